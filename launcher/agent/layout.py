@@ -1,0 +1,56 @@
+"""Where things lie on a node.  Nothing here is read by the near side except through an agent.
+
+    <workdir>/node/agents/<hash>.pyz
+    <workdir>/node/mirrors/<project>/tree/  manifest.json  lock
+    <workdir>/node/jobs/<job id>/code/ output/<channel>/ input/config/        one per file system
+    <workdir>/node/jobs/<job id>/rank-<r>/spool/                              one per node
+
+Runs on the nodes: standard library only, Python 3.8.
+"""
+
+import os
+import re
+
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+
+class Layout:
+    """The paths below one workdir (str, `~` allowed).  A name that could lead out of it raises ValueError."""
+
+    def __init__(self, workdir):
+        self.root = os.path.join(os.path.abspath(os.path.expanduser(workdir)), "node")
+
+    def agent(self, digest):
+        return os.path.join(self.root, "agents", _checked(digest) + ".pyz")
+
+    def mirror(self, project):
+        """The directory of one project's mirror; the files are in its tree/."""
+        return os.path.join(self.root, "mirrors", _checked(project))
+
+    def jobs(self):
+        return os.path.join(self.root, "jobs")
+
+    def job(self, job_id):
+        return os.path.join(self.jobs(), _checked(job_id))
+
+    def code(self, job_id):
+        """The working copy: the command's working directory."""
+        return os.path.join(self.job(job_id), "code")
+
+    def output(self, job_id):
+        return os.path.join(self.job(job_id), "output")
+
+    def config(self, job_id):
+        return os.path.join(self.job(job_id), "input", "config")
+
+    def rank(self, job_id, rank):
+        return os.path.join(self.job(job_id), "rank-%d" % rank)
+
+    def spool(self, job_id, rank):
+        return os.path.join(self.rank(job_id, rank), "spool")
+
+
+def _checked(name):
+    if not _SAFE.match(name):
+        raise ValueError("not a plain name: %r" % name)
+    return name

@@ -1,0 +1,77 @@
+"""The words of the wire between the near side and an agent: length-prefixed frames, both ways, after a marker.
+
+Runs on the nodes: standard library only, Python 3.8.  The near side imports it from here, so that both ends agree.
+
+A frame is a 4-byte big-endian payload length, one byte of kind, and the payload:
+
+    MESSAGE   a JSON object: a request {"id", "op", ...}, its reply {"id", "ok": ...} or {"id", "error": {...}},
+              or a note {"note": ...} that answers nothing
+    DATA      2 bytes of stream number, 8 bytes of offset, then the bytes that stand at that offset
+    BEAT      empty; sent when nothing else was for BEAT_SECONDS, so that silence means a dead peer
+"""
+
+import json
+import struct
+
+MESSAGE, DATA, BEAT = 1, 2, 3
+BEAT_SECONDS = 5.0
+NEAR_PATIENCE = 20.0
+"""seconds of silence after which the near side takes the connection for dead"""
+FAR_PATIENCE = 60.0
+"""seconds of silence after which an agent's session ends itself (what it started goes on)"""
+CHUNK = 256 * 1024
+MAX_PAYLOAD = 64 << 20
+
+_HEADER = struct.Struct(">IB")
+_DATA = struct.Struct(">HQ")
+
+
+class ProtocolError(Exception):
+    """The peer sent something that is no frame of ours."""
+
+
+def message(value):
+    """The frame that carries a JSON object."""
+    payload = json.dumps(value, separators=(",", ":")).encode()
+    return _HEADER.pack(len(payload), MESSAGE) + payload
+
+
+def data(stream, offset, chunk):
+    """The frame that carries the bytes of a stream from an offset on."""
+    return _HEADER.pack(len(chunk) + _DATA.size, DATA) + _DATA.pack(stream, offset) + chunk
+
+
+def beat():
+    """The frame that says: still here."""
+    return _HEADER.pack(0, BEAT)
+
+
+def split_data(payload):
+    """(stream number, offset, bytes) of a DATA frame's payload; ProtocolError when it is too short."""
+    if len(payload) < _DATA.size:
+        raise ProtocolError("a data frame of %d bytes" % len(payload))
+    stream, offset = _DATA.unpack_from(payload)
+    return stream, offset, payload[_DATA.size:]
+
+
+class Decoder:
+    """Cuts a byte stream into frames, whatever pieces it arrives in."""
+
+    def __init__(self):
+        self._buffer = bytearray()
+
+    def feed(self, received):
+        """The list of (kind, payload) that ``received`` completes; ProtocolError when it is no frame of ours."""
+        self._buffer += received
+        frames, start = [], 0
+        while len(self._buffer) - start >= _HEADER.size:
+            length, kind = _HEADER.unpack_from(self._buffer, start)
+            if kind not in (MESSAGE, DATA, BEAT) or length > MAX_PAYLOAD:
+                raise ProtocolError("a frame of kind %d and %d bytes" % (kind, length))
+            end = start + _HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            frames.append((kind, bytes(self._buffer[start + _HEADER.size:end])))
+            start = end
+        del self._buffer[:start]
+        return frames

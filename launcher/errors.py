@@ -1,0 +1,106 @@
+"""Every error a person can meet, in one tree.
+
+    LauncherError                 70   something of ours went wrong
+    ├── UsageError                 2   wrong arguments or files; lists every problem at once
+    │   └── JobNotFound            2   no job, or more than one, has that name
+    ├── NodeError                 69   a node cannot be reached or used
+    │   ├── HostKeyUnknown        69   nobody has vouched for this host's key
+    │   ├── HostKeyChanged        69   the key differs from the recorded one
+    │   ├── HostKeyRevoked        69   the key is marked @revoked
+    │   ├── LoginRefused          69   the host answered, the log-in did not work
+    │   ├── HostUnreachable       69   nothing answered at that address
+    │   ├── NodeUnusable          69   we are in, but something needed is missing there
+    │   └── LinkLost              69   the connection broke; the node may be fine
+    ├── NodesFailed               69   several NodeErrors, gathered and raised once
+    └── CollectFailed             69   the outputs could not be brought here whole
+
+The number is the exit status of a command that ends with the error.  Every error says what happened, where, the last
+lines of whoever spoke there, and the next step; ``str(error)`` is all four, ready to print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LauncherError(Exception):
+    """An error with everything a person needs: what, where, the last lines, and the next step."""
+
+    exit_code = 70
+
+    def __init__(self, what: str, *, where: str = "", lines: Sequence[str] = (), next_step: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.lines = tuple(lines)
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        body = [f"    {line}" for line in self.lines]
+        tail = [f"  next: {self.next_step}"] if self.next_step else []
+        return "\n".join([head, *body, *tail])
+
+
+class UsageError(LauncherError):
+    """Wrong arguments or files.  ``problems`` lists all of them, each a sentence that begins with its place."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, problems: Sequence[str] = (), where: str = "", next_step: str = "") -> None:
+        super().__init__(what, where=where, lines=problems, next_step=next_step)
+        self.problems = tuple(problems)
+
+
+class JobNotFound(UsageError):
+    """No job, or more than one, answers to the name that was given."""
+
+
+class NodeError(LauncherError):
+    """A node cannot be reached or used.  ``where`` is the host's name in the inventory."""
+
+    exit_code = 69
+
+
+class HostKeyUnknown(NodeError):
+    """No known_hosts file has a key for this host."""
+
+
+class HostKeyChanged(NodeError):
+    """The host shows another key than the recorded one."""
+
+
+class HostKeyRevoked(NodeError):
+    """The host shows a key that a known_hosts file marks @revoked."""
+
+
+class LoginRefused(NodeError):
+    """The host answered, but none of the keys at hand opened it."""
+
+
+class HostUnreachable(NodeError):
+    """Nothing answered at the host's address."""
+
+
+class NodeUnusable(NodeError):
+    """We are in, but something the job needs is missing there."""
+
+
+class LinkLost(NodeError):
+    """The connection broke or fell silent; what runs on the node is not touched by that."""
+
+
+class NodesFailed(LauncherError):
+    """Several nodes failed in one phase; ``errors`` has one entry for each."""
+
+    exit_code = 69
+
+    def __init__(self, what: str, errors: Sequence[NodeError]) -> None:
+        super().__init__(what, lines=[line for error in errors for line in str(error).splitlines()])
+        self.errors = tuple(errors)
+
+
+class CollectFailed(LauncherError):
+    """The outputs could not be brought here whole; they still lie on the nodes."""
+
+    exit_code = 69

@@ -1,0 +1,214 @@
+"""The nouns: what a person asked for (JobSpec), what we make of it (Plan, Node, Host), what goes wrong (Failure).
+
+All of them are frozen values that survive a trip through JSON: ``from_json(to_json(x)) == x``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class Status(str, enum.Enum):
+    """PAI's words for where a job is."""
+
+    CREATING = "Creating"
+    """the snapshot is being taken"""
+    CREATED = "Created"
+    """the folder is complete; no coordinator has begun"""
+    SUBMITTED = "Submitted"
+    """queued: waiting for hosts or for Slurm"""
+    INITIALIZING = "Initializing"
+    """reaching nodes, sending code, probing the master's address"""
+    RUNNING = "Running"
+    """the command runs, or its outputs are being collected"""
+    SUCCEED = "Succeed"
+    """the command succeeded everywhere and its outputs are here, checked"""
+    FAILED = "Failed"
+    """the command, a node, or the collection failed"""
+    TERMINATED = "Terminated"
+    """stopped by the user"""
+    CREATE_FAILED = "CreateFailed"
+    """the job could not be written or its coordinator not started"""
+    INITIALIZE_FAILED = "InitializeFailed"
+    """some node could not be reached or made ready; nothing was started"""
+
+    @property
+    def ended(self) -> bool:
+        """True for the five states that no job leaves."""
+        return self in _ENDED
+
+
+_ENDED = {Status.SUCCEED, Status.FAILED, Status.TERMINATED, Status.CREATE_FAILED, Status.INITIALIZE_FAILED}
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine of the inventory.  None means: the inventory does not say, so ssh and the node decide."""
+
+    name: str
+    """the text by which people call it: unique in the inventory"""
+    address: str
+    """what `ssh` is asked for: an alias of ~/.ssh/config, a DNS name or an address (IPv6 without brackets)"""
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    internal_address: str | None = None
+    """where the other nodes reach this one, if that differs from ``address``"""
+    gpus: int | None = None
+    """None: count them there"""
+    slots: int | None = None
+    """processes to start there, from a hostfile's slots="""
+    instance_type: str | None = None
+    python: str | None = None
+    """the interpreter of the training command (the agent uses it too); None: python3 of the node's PATH"""
+    venv: str | None = None
+    """directory of a virtual environment; its bin/python is the interpreter"""
+    workdir: str = "~/.launcher"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A host's part in one job."""
+
+    rank: int
+    host: Host
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """The inventory's `ssh:` section."""
+
+    config: str | None = None
+    """as in `ssh -F`; None: ssh reads its usual files"""
+    connect_timeout: float = 10.0
+    """seconds until a host that does not answer is given up"""
+
+
+@dataclass(frozen=True)
+class MasterOptions:
+    """The inventory's `master:` section: where node 0 is to be found by the others.  None means `auto`."""
+
+    address: str | None = None
+    port: int | None = None
+    interface: str | None = None
+    network: str | None = None
+    """CIDR; only addresses inside it are candidates"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What every node runs: exactly one of the three is set."""
+
+    script: tuple[str, ...] | None = None
+    """a Python script and its arguments, to be started by torchrun"""
+    argv: tuple[str, ...] | None = None
+    """a program and its arguments, started as it is, once per node"""
+    shell: str | None = None
+    """text for `/bin/sh -c`, verbatim"""
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What a person asked for, every value settled (precedence: flag > job file > cluster.yaml > user config > built-in)."""
+
+    command: Command
+    name: str = "job"
+    source_dir: str | None = None
+    nodes: int | None = None
+    """None: all hosts of the inventory (local: 1)"""
+    nproc_per_node: int | None = None
+    """processes per node; None: `auto`, per host"""
+    env: Mapping[str, str] = field(default_factory=dict)
+    forward_env: tuple[str, ...] = ()
+    """patterns of variable names to take along from the submitting side"""
+    instance_type: str | None = None
+    max_run_time: float | None = None
+    """seconds from the start of the command"""
+    grace: float = 30.0
+    """seconds between TERM and KILL"""
+    collect: tuple[str, ...] = ("model", "tensorboard")
+    """output channels brought here at the end"""
+    keep: bool = False
+    """keep the working copy and the spool on the nodes after a success"""
+    max_code_bytes: int = 1 << 30
+    """a larger snapshot is refused"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything the coordinator needs, settled at submit; nobody was asked on the way."""
+
+    job_id: str
+    spec: JobSpec
+    backend: str
+    """local or ssh"""
+    cluster: str
+    """the inventory's name"""
+    nodes: tuple[Node, ...]
+    project: str
+    """names the mirror on the nodes: the same source folder of the same user gives the same project"""
+    ssh: SshOptions = SshOptions()
+    master: MasterOptions = MasterOptions()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """for each setting, where its value came from"""
+    created_at: float = 0.0
+    """seconds since the epoch"""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first thing that went wrong, as precisely as it is known."""
+
+    message: str
+    node: int | None = None
+    host: str | None = None
+    local_rank: int | None = None
+    rank: int | None = None
+    exit_code: int | None = None
+    """as a shell would give it: 128+n for signal n"""
+    signal: str | None = None
+    traceback: str | None = None
+    log: str | None = None
+    """path, on the submitting side, of the log that tells more"""
+    hint: str | None = None
+
+
+def to_json(value: Any) -> Any:
+    """Plain dicts, lists, strings and numbers for any value of this module."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def from_json(kind: type[T], data: Any) -> T:
+    """The value of dataclass ``kind`` that `to_json` wrote as ``data``; keys it does not know are passed over."""
+    hints = get_type_hints(kind)
+    known = {f.name: _decode(hints[f.name], data[f.name]) for f in dataclasses.fields(kind) if f.name in data}  # type: ignore[arg-type]
+    return kind(**known)
+
+
+def _decode(hint: Any, data: Any) -> Any:
+    if data is None:
+        return None
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return from_json(hint, data)
+    arguments = get_args(hint)
+    if get_origin(hint) is tuple:
+        return tuple(_decode(arguments[0], item) for item in data)
+    members = [member for member in arguments if dataclasses.is_dataclass(member)]
+    if members:
+        return _decode(members[0], data)
+    if arguments and any(get_origin(member) is tuple for member in arguments):
+        return tuple(data)
+    return data

@@ -1,0 +1,89 @@
+"""job.yaml: the options of `launcher submit` in a file, None for everything it does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.model import Command
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """What a job file says.  None: it does not say, so the cluster file, or what is built in, decides."""
+
+    path: Path
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """for each key it has, the line: where the value came from"""
+    name: str | None = None
+    cluster: str | None = None
+    """absolute path"""
+    hostfile: str | None = None
+    """absolute path"""
+    backend: str | None = None
+    nodes: int | None = None
+    nproc_per_node: int | str | None = None
+    """a number, or "auto" """
+    hosts: str | None = None
+    """a comma list, as after --hosts"""
+    exclude: str | None = None
+    instance_type: str | None = None
+    source_dir: str | None = None
+    """absolute path"""
+    command: Command | None = None
+    """from `command`, or from `script` and `args`"""
+    env: Mapping[str, str] | None = None
+    env_file: tuple[str, ...] | None = None
+    """absolute paths"""
+    forward_env: tuple[str, ...] | None = None
+    max_run_time: float | None = None
+    """seconds"""
+    grace: float | None = None
+    """seconds"""
+    collect: tuple[str, ...] | None = None
+    keep: bool | None = None
+    max_code_size: int | None = None
+    """bytes"""
+
+
+def read_job_file(path: str | Path) -> JobFile:
+    """What the file says; UsageError lists everything wrong in it at once."""
+    from launcher.cluster.inventory import complain
+    from launcher.cluster.models import JobYaml
+    from launcher.cluster.problems import in_order, validated
+    from launcher.cluster.textfile import beside
+    from launcher.cluster.yamlfile import read_document
+
+    document = read_document(path, "job file")
+    model, found, _ = validated(JobYaml, document, "job file")
+    complain("the job file cannot be used", in_order(document.path, [*document.problems, *found]))
+    assert model is not None
+    folder = document.path.parent
+    return JobFile(
+        path=document.path,
+        lines={key: (place.key or (place.line, 0))[0] for key, place in document.root.children.items() if isinstance(key, str)},
+        cluster=beside(folder, model.cluster) if model.cluster else None,
+        hostfile=beside(folder, model.hostfile) if model.hostfile else None,
+        source_dir=beside(folder, model.source_dir) if model.source_dir else None,
+        command=_command(model.command, model.script, model.args),
+        env_file=None if model.env_file is None else tuple(beside(folder, file) for file in model.env_file),
+        forward_env=None if model.forward_env is None else tuple(model.forward_env),
+        collect=None if model.collect is None else tuple(model.collect),
+        **{key: getattr(model, key) for key in _AS_IT_IS},
+    )
+
+
+_AS_IT_IS = (
+    "name", "backend", "nodes", "nproc_per_node", "hosts", "exclude", "instance_type", "env",
+    "max_run_time", "grace", "keep", "max_code_size",
+)  # fmt: skip
+"""keys whose value is the field's"""
+
+
+def _command(command: str | list[str] | None, script: list[str] | None, args: list[str] | None) -> Command | None:
+    if script is not None:
+        return Command(script=(*script, *(args or ())))
+    if isinstance(command, list):
+        return Command(argv=tuple(command))
+    return Command(shell=command) if command is not None else None

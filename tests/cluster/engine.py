@@ -57,6 +57,14 @@ def run(argv: list[str], **options: object) -> str:
     return str(done.stdout)
 
 
+def client() -> str:
+    """Path of the docker client: the first that the engine understands: one made much later than the engine may refuse it."""
+    for client in _clients():
+        if _answers(client):
+            return client
+    raise ClusterError("no container engine answers")
+
+
 def docker(*argv: str) -> str:
     """Run the docker client that speaks to the engine here."""
     return run([client(), *argv])
@@ -67,14 +75,24 @@ def have_engine() -> bool:
     return any(_answers(client) for client in _clients())
 
 
+def why_no_engine() -> str | None:
+    """None when an engine answers or can be started by us, else the reason and what to do."""
+    if have_engine():
+        return None
+    if not _clients():
+        return "no docker client here (on Debian: apt-get install docker.io iptables docker-compose debootstrap)"
+    if os.geteuid() != 0 or shutil.which("dockerd") is None:
+        return "no container engine answers, and starting one takes root and an installed dockerd"
+    return None
+
+
 def ensure_engine() -> None:
     """Start dockerd when no engine answers and we may; remember that it was us."""
+    reason = why_no_engine()
+    if reason is not None:
+        raise ClusterError(reason)
     if have_engine():
         return
-    if not _clients():
-        raise ClusterError("no docker client here; on Debian: apt-get install docker.io iptables docker-compose debootstrap")
-    if os.geteuid() != 0 or shutil.which("dockerd") is None:
-        raise ClusterError("no container engine answers, and only root with dockerd installed can start one here")
     with locked(cache_dir() / "engine.lock"):
         if not have_engine():
             _start_dockerd()
@@ -113,14 +131,6 @@ def _clients() -> list[str]:
     return [path for path in dict.fromkeys(found) if path and os.access(path, os.X_OK)]
 
 
-def client() -> str:
-    """The first client that the engine understands: one made much later than the engine may refuse it."""
-    for client in _clients():
-        if _answers(client):
-            return client
-    raise ClusterError("no container engine answers")
-
-
 _understood: set[str] = set()
 
 
@@ -138,6 +148,8 @@ def _answers(client: str) -> bool:
 
 def _start_dockerd() -> None:
     log = cache_dir() / "dockerd.log"
+    if not Path("/sys/fs/cgroup").is_mount() and shutil.which("cgroupfs-mount"):
+        run(["cgroupfs-mount"])
     with log.open("wb") as out:
         process = subprocess.Popen(
             ["dockerd"], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"

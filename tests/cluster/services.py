@@ -71,7 +71,7 @@ def up() -> Running:
         running = recorded()
         if running is None or running.fingerprint != fingerprint or _not_running():
             running = _compose_up(images, networks, mounts, fingerprint, refusal)
-        _wait_for_ssh(networks)
+        wait_for_ssh(networks, [service.name for service in SERVICES])
         return running
 
 
@@ -110,6 +110,18 @@ def states() -> dict[str, str]:
     return {name.removeprefix(f"{project()}-"): state for name, state in pairs}
 
 
+def wait_for_ssh(networks: Networks, names: list[str]) -> None:
+    """Wait for a greeting where this machine gets one, for a log-in where a bastion stands before the host."""
+    deadline = time.monotonic() + READY_SECONDS
+    asked = [service for service in SERVICES if service.name in names]
+    for service in asked:
+        if service.jump is None:
+            wait_for_banner(networks.address(service), deadline)
+    for service in asked:
+        if service.jump is not None:
+            _wait_for_login(service.name, deadline)
+
+
 def wait_for_banner(address: str, deadline: float) -> None:
     """Return when sshd at an address has greeted; ``deadline`` is a time.monotonic()."""
     while True:
@@ -129,8 +141,8 @@ def _choose_networks() -> Networks:
     path = STATE / "networks.json"
     if path.exists():
         return Networks(**json.loads(path.read_text()))
-    taken = docker("network", "ls", "--quiet").split()
-    subnets = docker("network", "inspect", "--format", "{{range .IPAM.Config}}{{.Subnet}} {{end}}", *taken).split()
+    others = [name for name in docker("network", "ls", "--format", "{{.Name}}").split() if not name.startswith(project())]
+    subnets = docker("network", "inspect", "--format", "{{range .IPAM.Config}}{{.Subnet}} {{end}}", *others).split()
     start = int(hashlib.sha256(str(ROOT).encode()).hexdigest()[:4], 16)
     for step in range(4096):
         number = (start + step) % 4096
@@ -155,7 +167,9 @@ def _torch_mounts() -> tuple[list[str], str | None]:
 
 
 def _fingerprint(images: dict[str, str], keys: str, networks: Networks, mounts: list[str]) -> str:
-    facts = [images, keys, dataclasses.astuple(networks), mounts, COMPOSE_FILE.read_text(), str(STATE)]
+    # A mount holds on to a directory that was removed and made anew at its path, so its inode counts too.
+    mounted = [(path, os.stat(path).st_ino) for path in [*mounts, str(STATE / "keys")]]
+    facts = [images, keys, dataclasses.astuple(networks), mounted, COMPOSE_FILE.read_text()]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -211,17 +225,6 @@ def _with_torch(running: Running) -> Running:
     except ClusterError as failure:
         return dataclasses.replace(running, no_torch_because=f"user train cannot use {python} on a node: {failure}")
     return dataclasses.replace(running, python=python)
-
-
-def _wait_for_ssh(networks: Networks) -> None:
-    """Wait for a greeting where this machine gets one, for a log-in where a bastion stands before the host."""
-    deadline = time.monotonic() + READY_SECONDS
-    for service in SERVICES:
-        if service.jump is None:
-            wait_for_banner(networks.address(service), deadline)
-    for service in SERVICES:
-        if service.jump is not None:
-            _wait_for_login(service.name, deadline)
 
 
 def _wait_for_login(name: str, deadline: float) -> None:

@@ -1,0 +1,60 @@
+# `make demo` and `make test` each do everything: on a bare Debian with git, make and python3 they need nothing before them.
+
+PYTHON ?= python3
+PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+export PYTHON
+
+.PHONY: help demo test lint bench cluster cluster-down clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo          train on two simulated nodes of this machine"
+	@echo "make test          lint, types and all tests, with the fake cluster (root on Debian; else that part is left out)"
+	@echo "make lint          ruff, mypy, vermin"
+	@echo "make cluster       start the fake cluster for use by hand; make cluster-down removes it"
+	@echo "make bench         the benchmarks against pdsh, clush, ssh, rsync"
+	@echo "make clean         remove the fake cluster, .venv and caches"
+
+demo: .venv/with-torch
+	.venv/bin/python -m launcher submit --backend local --nodes 2 --nproc-per-node 2 --source-dir train_src \
+		-- train_multinode.py --total_epochs 10 --save_every 5
+
+test: .venv/with-dev
+	@scripts/packages test
+	@scripts/test $(PYTEST_ARGS)
+
+lint: .venv/with-dev
+	@scripts/lint
+
+bench: .venv/with-dev
+	@scripts/packages bench
+	@scripts/bench $(BENCH_ARGS)
+
+cluster: .venv/with-torch
+	@scripts/packages test
+	@.venv/bin/python tests/cluster/cluster up
+
+cluster-down:
+	@$(PYTHON) tests/cluster/cluster down
+
+clean:
+	@if [ -e .cluster/cluster.json ]; then $(PYTHON) tests/cluster/cluster down; fi
+	rm -rf .venv .cluster .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/pip:
+	@scripts/packages venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; say which: make PYTHON=…")'
+	@echo "Making .venv"
+	@rm -rf .venv && $(PYTHON) -m venv .venv
+
+# torch is pinned in constraints.txt: an open range would fetch several gigabytes of CUDA libraries on some machines.
+.venv/with-torch: pyproject.toml constraints.txt | .venv/bin/pip
+	@echo "Installing the launcher and torch into .venv"
+	@$(PIP_INSTALL) --editable '.[torch]'
+	@touch $@
+
+.venv/with-dev: pyproject.toml constraints.txt .venv/with-torch
+	@echo "Installing the development tools into .venv"
+	@$(PIP_INSTALL) --editable '.[torch,dev]'
+	@touch $@

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.cluster.hosts import checked_address, endpoints
-from launcher.cluster.inventory import Cluster, complain, repeated
+from launcher.cluster.inventory import Cluster, complain, in_order, repeated
 from launcher.cluster.models import ClusterFile, Defaults, HostEntry, MappingHost, Master, Ssh
-from launcher.cluster.problems import Location, dotted, in_order, validated
+from launcher.cluster.problems import Location, dotted, validated
 from launcher.cluster.ranges import expand
 from launcher.cluster.textfile import home_expanded
 from launcher.cluster.yamlfile import Document, read_document

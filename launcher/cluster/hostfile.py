@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from launcher.cluster.hosts import endpoints
-from launcher.cluster.inventory import Cluster, complain, did_you_mean, repeated
+from launcher.cluster.inventory import Cluster, complain, did_you_mean, in_order, repeated
 from launcher.cluster.textfile import home_expanded, read_text
 from launcher.model import Host
 
@@ -26,7 +26,7 @@ def read_hostfile(path: str | Path) -> Cluster:
     problems += [f"{path}:{number}:1: {sentence}" for number, sentence in repeated(hosts, lambda number: f"{path}:{number}:1")]
     if not hosts and not problems:
         problems.append(f"{path}:1:1: no host stands in the file; write one a line, as in `node1 slots=4`")
-    complain("the hostfile cannot be used", problems)
+    complain("the hostfile cannot be used", in_order(path, problems))
     return Cluster(name=path.stem, backend="ssh", hosts=tuple(host for _, host in hosts), path=path)
 
 

@@ -138,3 +138,13 @@ def complain(what: str, problems: Sequence[str], next_step: str = "") -> None:
     if len(problems) > PROBLEMS_SHOWN:
         shown.append(f"... and {len(problems) - PROBLEMS_SHOWN} more")
     raise UsageError(what, problems=shown, next_step=next_step)
+
+
+def in_order(path: Path, problems: Iterable[str]) -> list[str]:
+    """By line and column, each once."""
+
+    def place(problem: str) -> tuple[int, int]:
+        line, column = problem.removeprefix(f"{path}:").split(":", 2)[:2]
+        return int(line), int(column)
+
+    return sorted(dict.fromkeys(problems), key=place)

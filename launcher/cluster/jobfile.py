@@ -49,9 +49,9 @@ class JobFile:
 
 def read_job_file(path: str | Path) -> JobFile:
     """What the file says; UsageError lists everything wrong in it at once."""
-    from launcher.cluster.inventory import complain
+    from launcher.cluster.inventory import complain, in_order
     from launcher.cluster.models import JobYaml
-    from launcher.cluster.problems import in_order, validated
+    from launcher.cluster.problems import validated
     from launcher.cluster.textfile import beside
     from launcher.cluster.yamlfile import read_document
 

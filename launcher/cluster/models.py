@@ -29,6 +29,7 @@ from pydantic import (
 
 from launcher.cluster import hosts as host_texts
 from launcher.cluster.inventory import did_you_mean
+from launcher.cluster.ranges import expand, split_list
 from launcher.cluster.scalars import (
     DURATION_ALLOWED,
     DURATION_PATTERN,
@@ -39,7 +40,6 @@ from launcher.cluster.scalars import (
     parse_name,
     parse_size,
 )
-from launcher.cluster.ranges import expand, split_list
 from launcher.cluster.yamlfile import Fraction, Whole
 
 LATER = "not in this version"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -62,16 +61,6 @@ def dotted(location: Sequence[str | int]) -> str:
     return text
 
 
-def in_order(path: Path, problems: Iterable[str]) -> list[str]:
-    """By line and column, each once."""
-
-    def place(problem: str) -> tuple[int, int]:
-        line, column = problem.removeprefix(f"{path}:").split(":", 2)[:2]
-        return int(line), int(column)
-
-    return sorted(dict.fromkeys(problems), key=place)
-
-
 def _location(document: Document, loc: tuple[Any, ...]) -> Location:
     """The path in the file: without the marks that pydantic adds for union members and keys."""
     place, path = document.root, []
@@ -112,6 +101,8 @@ def _quoting(document: Document, value: Any, location: Location, allowed: str) -
         return ""
     if isinstance(value, bool) and allowed != _ALLOWED["bool_type"]:
         return f'; YAML reads {text} as {str(value).lower()}, so write "{text}"'
+    if isinstance(value, Odd) and value.kind.startswith("!"):
+        return f"; the tag {value.kind} has no meaning here"
     if isinstance(value, Odd):
         remedy = "as a plain decimal number" if "number" in allowed else "in quotes"
         return f"; YAML does not read this as it looks ({value.kind}), so write it {remedy}"

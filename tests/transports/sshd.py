@@ -1,4 +1,5 @@
-"""A real sshd for a test: on a loopback port, as the user who runs the tests, with keys of its own.
+"""A real sshd for a test: on a loopback port, as the user who runs the tests, with keys of its own, and an empty
+home directory for its log-ins.
 
     with Sshd(tmp_path, config_lines=["MaxSessions 1"]) as server:
         transport = connect("ssh", server.host(), server.options)
@@ -47,6 +48,8 @@ class Sshd:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         self.folder, self.address, self.port = folder, address, free_port(address)
+        self.home = folder / "home"
+        self.home.mkdir(exist_ok=True)
         self.user = getpass.getuser()
         self.key = generate_key(folder / "user_key")
         self.host_keys = [generate_key(folder / f"host_{kind}", kind) for kind in host_key_types]
@@ -132,7 +135,7 @@ class Sshd:
         (self.folder / "sshd_config").write_text("\n".join([
             *lines, f"Port {self.port}", f"ListenAddress {self.address}", *(f"HostKey {key}" for key in self.host_keys),
             f"AuthorizedKeysFile {self.authorized_keys}", "StrictModes no", "UsePAM no", "PidFile none", "PermitRootLogin yes",
-            "PasswordAuthentication no", "KbdInteractiveAuthentication no", "MaxStartups 100", "PrintMotd no", ""]))
+            "PasswordAuthentication no", "KbdInteractiveAuthentication no", "MaxStartups 100", "PrintMotd no", f"SetEnv HOME={self.home}", ""]))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -38,7 +38,7 @@ def parse_options():
     parser.add_argument("--total_epochs", type=int, default=10, help="epochs in all, those before a resume included")
     parser.add_argument("--save_every", type=int, default=5, help="epochs between snapshots")
     parser.add_argument("--batch_size", type=int, default=64, help="samples per process and step")
-    parser.add_argument("--fail_at", type=int, metavar="EPOCH", help="raise an error in this epoch, unless resumed from a snapshot")
+    parser.add_argument("--fail_at", type=int, metavar="EPOCH", help="raise an error in this epoch, unless resumed")
     parser.add_argument("--fail_rank", type=int, default=0, metavar="RANK", help="the rank on which --fail_at does so")
     # torch.distributed.launch passes its local rank as an argument, older versions with an underscore.
     parser.add_argument("--local-rank", "--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))
@@ -141,7 +141,8 @@ def from_rank_0(content, device):
 
 def save_snapshot(file, model, optimizer, history):
     """Replace the snapshot at once: whenever this process is killed, the old or the new one is there, whole."""
-    write_whole(file, lambda out: torch.save({"model": weights(model), "optimizer": optimizer.state_dict(), "history": history}, out))
+    state = {"model": weights(model), "optimizer": optimizer.state_dict(), "history": history}
+    write_whole(file, lambda out: torch.save(state, out))
     report(f"snapshot of epoch {len(history)} in {file}")
 
 

@@ -84,6 +84,10 @@ class Sshd:
                  "IdentityAgent none", f"UserKnownHostsFile {self.known_hosts}", "GlobalKnownHostsFile none"]
         self.ssh_config.write_text("\n".join([*lines, "Host box", *(f"  {line}" for line in block)]) + "\n")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def start(self) -> None:
         """Start it and wait until it listens."""
         self._log = open(self.folder / "sshd.log", "ab")  # noqa: SIM115 - held while sshd runs

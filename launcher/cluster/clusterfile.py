@@ -31,7 +31,7 @@ def read_cluster_file(path: str | Path) -> Cluster:
     model, found, locations = validated(ClusterFile, document, KIND)
     problems = [*document.problems, *found]
     defaults = _defaults(document, model, locations)
-    hosts = _hosts(document, _entries(document, locations), defaults, problems)
+    hosts = _hosts(document, _entries(document, model, locations), defaults, problems)
     if isinstance(document.data.get("backend", "ssh"), str):
         problems += _contradictions(document, document.data.get("backend", "ssh"))
     complain("the cluster file cannot be used", in_order(document.path, problems))
@@ -56,8 +56,10 @@ def _defaults(document: Document, model: ClusterFile | None, locations: list[Loc
     return Defaults.model_validate(document.data.get("defaults") or {})
 
 
-def _entries(document: Document, locations: list[Location]) -> list[Entry]:
+def _entries(document: Document, model: ClusterFile | None, locations: list[Location]) -> list[Entry]:
     """The entries of `hosts:` that are right in themselves, with their positions."""
+    if model is not None:
+        return list(enumerate(model.hosts))
     raw = document.data.get("hosts")
     wrong = {location[1] for location in locations if location[:1] == ("hosts",) and len(location) > 1}
     adapter: TypeAdapter[str | MappingHost] = TypeAdapter(HostEntry)
@@ -172,7 +174,7 @@ def _contradictions(document: Document, backend: str) -> list[str]:
         return []
     reason = "means nothing with `backend: local`, whose nodes are simulated on this machine"
     found: list[Location] = [(key,) for key in ("ssh",) if data.get(key)]
-    found += [("defaults", key) for key in _NOT_LOCAL if key in (data.get("defaults") or {})]
+    found += [("defaults", key) for key in _NOT_LOCAL if isinstance(data.get("defaults"), dict) and key in data["defaults"]]
     for index, entry in enumerate(data["hosts"] if isinstance(data.get("hosts"), list) else []):
         found += [("hosts", index, key) for key in _NOT_LOCAL if isinstance(entry, dict) and key in entry]
         found += [("hosts", index)] if isinstance(entry, str) and ("@" in entry or ":" in entry) else []

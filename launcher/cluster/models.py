@@ -247,6 +247,7 @@ _FROM_ONE = {"type": "integer", "minimum": 1}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 _WORDS = {"type": "array", "minItems": 1, "items": {"type": ["string", "number"]}}
 _HOST_LIST = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": {"type": "string"}}]}
+_TEXT_LIST = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
 _TIME = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION_PATTERN}]}
 _SIZE = {"anyOf": [_FROM_ONE, {"type": "string", "pattern": SIZE_PATTERN}]}
 
@@ -276,9 +277,9 @@ Env = Annotated[dict[Annotated[str, AfterValidator(_variable)], EnvValue], _none
 Word = Annotated[str, PlainValidator(_word), WithJsonSchema({"type": ["string", "number"]})]
 CommandText = Annotated[Any, PlainValidator(_command), WithJsonSchema({"anyOf": [_TEXT, _WORDS]})]
 Script = Annotated[list[str], PlainValidator(_script), WithJsonSchema({"anyOf": [_TEXT, _WORDS]})]
-Files = Annotated[list[Text], BeforeValidator(_listed)]
-Patterns = Annotated[list[Annotated[str, AfterValidator(_pattern)]], BeforeValidator(_listed)]
-Channels = Annotated[list[Annotated[str, AfterValidator(_channel)]], BeforeValidator(_listed)]
+Files = Annotated[list[Text], BeforeValidator(_listed), WithJsonSchema(_TEXT_LIST)]
+Patterns = Annotated[list[Annotated[str, AfterValidator(_pattern)]], BeforeValidator(_listed), WithJsonSchema(_TEXT_LIST)]
+Channels = Annotated[list[Annotated[str, AfterValidator(_channel)]], BeforeValidator(_listed), WithJsonSchema(_TEXT_LIST)]
 
 
 class _Strict(BaseModel):

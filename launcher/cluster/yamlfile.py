@@ -29,11 +29,11 @@ _TRUE = {"yes", "true", "on"}
 
 # PyYAML's and libyaml's words for what a person most often did, and what that was.
 _SYNTAX_HINTS = (
-    ("found character that cannot start any token", "this character cannot begin a value; put quotes around the text"),
+    ("that cannot start any token", "this character cannot begin a value; put quotes around the text"),
     ("mapping values are not allowed", "a colon where none can stand; check the indentation, or put quotes around the text"),
-    ("did not find expected ',' or ']'", "the list is not closed, or a name with brackets stands in it without quotes"),
-    ("did not find expected ',' or '}'", "the mapping in braces is not closed, or a name with brackets in it needs quotes"),
-    ("did not find expected node content", "a value is missing here; an address in brackets needs quotes"),
+    ("expected ',' or ']'", "the list is not closed, or a name with brackets stands in it without quotes"),
+    ("expected ',' or '}'", "the mapping in braces is not closed, or a name with brackets in it needs quotes"),
+    ("node content", "a value is missing here; an address in brackets needs quotes"),
     ("did not find expected key", "the indentation differs from the lines above"),
     ("did not find expected '-' indicator", "the indentation differs from the lines above"),
     ("found unexpected end of stream", "a quote is not closed"),
@@ -109,7 +109,8 @@ def read_document(path: str | Path, kind: str) -> Document:
     text = read_text(path, kind)
     try:
         root = _compose(path, text, kind)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        # The last two: PyYAML without libyaml, on an escape beyond Unicode.
         complain(f"the {kind} is not YAML", _syntax_problems(path, text, error))
         raise AssertionError("unreachable") from error
     reader = _Reader(path)
@@ -144,7 +145,7 @@ def _compose(path: Path, text: str, kind: str) -> yaml.Node:
     return root
 
 
-def _syntax_problems(path: Path, text: str, error: yaml.YAMLError) -> list[str]:
+def _syntax_problems(path: Path, text: str, error: Exception) -> list[str]:
     """The parser's complaint with its place; when lines are indented by tabs, those lines, because that is the reason."""
     lines = re.split(r"\r\n|\n|\r", text)
     tabs = [(number, line) for number, line in enumerate(lines, 1) if re.match(r" *\t\s*\S", line)]
@@ -161,7 +162,7 @@ def _syntax_problems(path: Path, text: str, error: yaml.YAMLError) -> list[str]:
     return [f"{path}:{mark.line + 1}:{mark.column + 1}: {said}"]
 
 
-def _unreadable(path: Path, text: str, error: yaml.YAMLError) -> str:
+def _unreadable(path: Path, text: str, error: Exception) -> str:
     """A control character, or another complaint without a mark."""
     position = getattr(error, "position", None)
     bad = next((i for i, c in enumerate(text) if yaml.reader.Reader.NON_PRINTABLE.match(c)), position)

@@ -175,8 +175,11 @@ def parse_report(stderr_text: str) -> Report | None:
 
 def _table(lines: Sequence[str], heading: int, prefix: str) -> Report | None:
     """The table whose `Root Cause` line is ``heading``; ``prefix`` is what somebody put before each of its lines."""
+    over = lines[heading - 1].removeprefix(prefix).rstrip()
+    rule = len(over)  # all rules of one table are equally long
+    if not _is_rule(over, rule):
+        return None
     bare = [line.removeprefix(prefix).rstrip() for line in lines]
-    rule = len(bare[heading - 1])  # every rule of a table is as long as the one above a heading
     roots = _entries(_until_rule(bare[heading + 1 :], rule))
     above = list(_until_rule(reversed(bare[: heading - 1]), rule))[::-1]
     below = bare[heading + 1 :]

@@ -8,6 +8,7 @@ there.  At the end rank 0 writes model.pt and metrics.json into the model direct
 PAI_OUTPUT_CHECKPOINTS and PAI_OUTPUT_MODEL, or ./output/checkpoints and ./output/model where those are not set.
 
 The same options on the same number of processes give the same weights, however often the training was interrupted.
+It needs torch 1.10 or later and nothing else.
 """
 
 import argparse

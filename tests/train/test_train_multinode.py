@@ -86,6 +86,7 @@ def test_it_runs_alone_and_its_loss_falls(tmp_path: Path) -> None:
     assert files(tmp_path) == WRITTEN
 
 
+@pytest.mark.timeout(300)  # nine processes that import torch
 def test_an_interrupted_training_ends_with_the_same_weights(tmp_path: Path) -> None:
     """However two ranks are started: failed in epoch 4 and started again, they go on from epoch 2 and lose nothing by it."""
     options = ("--total_epochs", "5", "--save_every", "2")

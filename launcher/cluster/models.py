@@ -283,7 +283,8 @@ Channels = Annotated[list[Annotated[str, AfterValidator(_channel)]], BeforeValid
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    # A job that has no job file need not pay for building that model.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod

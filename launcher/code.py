@@ -330,7 +330,7 @@ def _git_state(source: Path) -> Iterator[Any]:
 def _write_json(path: Path, value: object) -> None:
     unfinished = path.with_name(path.name + ".tmp")
     with open(unfinished, "w", encoding="ascii") as file:
-        json.dump(value, file, separators=(",", ":"))
+        file.write(json.dumps(value, separators=(",", ":")))
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path)

@@ -156,6 +156,8 @@ class Plan:
     """names the mirror on the nodes: the same source folder of the same user gives the same project"""
     ssh: SshOptions = SshOptions()
     master: MasterOptions = MasterOptions()
+    detached: bool = False
+    """nobody watches: the job must survive every log-out"""
     origins: Mapping[str, str] = field(default_factory=dict)
     """for each setting, where its value came from"""
     created_at: float = 0.0

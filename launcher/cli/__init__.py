@@ -1,0 +1,86 @@
+"""The command line: one file per family of commands, loaded only when a command of it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from launcher.errors import LauncherError
+
+_COMMANDS = {
+    "submit": ("launcher.cli.submit", "Run a command on several nodes, and bring its model here."),
+    "attach": ("launcher.cli.watch", "Watch a job: what is left of its output, then its end."),
+    "logs": ("launcher.cli.watch", "Show what a job's processes printed."),
+    "events": ("launcher.cli.watch", "Show what happened to a job, event by event."),
+    "wait": ("launcher.cli.watch", "Wait for a job's end; exits as the job did."),
+    "list": ("launcher.cli.jobs", "List all jobs."),
+    "status": ("launcher.cli.jobs", "Show where a job is, node by node."),
+    "cancel": ("launcher.cli.jobs", "Stop a job everywhere."),
+    "model-data": ("launcher.cli.jobs", "Say where a job's model lies, checked against its manifest."),
+    "gc": ("launcher.cli.gc", "Remove what finished jobs left, here and on the nodes."),
+    "nodes": ("launcher.cli.inventory", "Show the inventory as it is understood."),
+    "trust": ("launcher.cli.inventory", "Record the host keys of new machines, after a look at them."),
+}
+"""name: (module that has it, what `--help` says of it); the modules import what they need, so `--help` imports none"""
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(_COMMANDS[cmd_name][0])
+        command = getattr(module, cmd_name.replace("-", "_") + "_command")
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            raise click.UsageError(error.message + (f" Did you mean {close[0]}?" if close else ""), ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="launcher", message="%(version)s")
+def cli() -> None:
+    """Train on your own machines: hand over a source folder and a command, get all of them working as one job,
+    watch it, stop it, and get the model back.
+
+    \b
+    launcher submit --nodes 2 --nproc-per-node 2 --source-dir train_src -- train_multinode.py --total_epochs 10
+    """
+
+
+def main() -> Any:
+    """Run the command line and exit: 0, the job's own exit code, 2, 69, 70 or 130 (see `launcher.errors`)."""
+    typed = sys.argv[1:]
+    try:
+        # click hands arguments on without the `--` between them; `submit` needs to know where it stood.
+        code = cli.main(args=typed, standalone_mode=False, prog_name="launcher", obj=typed)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.Abort:
+        click.echo("cancelled", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except LauncherError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Whoever read our output is gone; nobody is left to be told.
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,6 @@
+"""`python -m launcher`."""
+
+from launcher.cli import main
+
+if __name__ == "__main__":
+    main()

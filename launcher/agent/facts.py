@@ -1,0 +1,155 @@
+"""What a node tells of itself, and how its log-in manager treats processes of users who are gone.
+
+Runs on the nodes: standard library only, Python 3.8.
+"""
+
+import configparser
+import ctypes
+import glob
+import os
+import platform
+import pwd
+import re
+import shutil
+import socket
+import struct
+import time
+
+from launcher.agent import procs
+
+
+def machine(root):
+    """Facts of this machine as a JSON object; ``root`` is our directory, whose file system is measured."""
+    space = os.statvfs(root)
+    return {
+        "hostname": socket.gethostname(),
+        "user": _user(),
+        "uid": os.getuid(),
+        "boot_id": procs.boot_id(),
+        "python_version": platform.python_version(),
+        "time": time.time(),
+        "gpus": len(gpu_ids()),
+        "gpu_ids": gpu_ids(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "free_bytes": space.f_bavail * space.f_frsize,
+        "free_inodes": space.f_favail,
+        "rsync": shutil.which("rsync"),
+        "addresses": addresses(),
+        "reached_at": os.environ.get("SSH_CONNECTION", "").split()[2:3],
+        "logout": logout_rules(),
+    }
+
+
+def _user():
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def gpu_ids():
+    """GPUs that a process here may use: those named by CUDA_VISIBLE_DEVICES, else NVIDIA's, else AMD's, numbered from 0."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [one.strip() for one in visible.split(",") if one.strip() not in ("", "-1", "NoDevFiles")]
+    nvidia = [path for path in glob.glob("/dev/nvidia*") if re.match(r"/dev/nvidia\d+\Z", path)]
+    return [str(number) for number in range(len(nvidia) or _amd_gpus())]
+
+
+def _amd_gpus():
+    # A topology node without SIMD units is a CPU (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c).
+    count = 0
+    for path in glob.glob("/sys/class/kfd/kfd/topology/nodes/*/properties"):
+        with open(path) as file:
+            count += re.search(r"^simd_count [1-9]", file.read(), re.M) is not None
+    return count
+
+
+class _Ifaddrs(ctypes.Structure):
+    """struct ifaddrs of getifaddrs(3), as far as it is read here."""
+
+
+_Ifaddrs._fields_ = [
+    ("next", ctypes.POINTER(_Ifaddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+]
+
+
+def addresses():
+    """[interface, address] of every interface that is up, loopback and link-local addresses left out."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_Ifaddrs)()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        raise OSError(ctypes.get_errno(), "getifaddrs")
+    found, entry = [], first
+    while entry:
+        text = _address(entry.contents.address)
+        if text and entry.contents.flags & 1 and not text.startswith(("127.", "169.254.", "fe80:")) and text != "::1":
+            found.append([entry.contents.name.decode(), text])
+        entry = entry.contents.next
+    libc.freeifaddrs(first)
+    return found
+
+
+def _address(pointer):
+    if not pointer:
+        return None
+    family = struct.unpack("H", ctypes.string_at(pointer, 2))[0]
+    # struct sockaddr_in has the address at byte 4, sockaddr_in6 at byte 8 (ip(7), ipv6(7)).
+    if family == socket.AF_INET:
+        return socket.inet_ntop(family, ctypes.string_at(pointer + 4, 4))
+    if family == socket.AF_INET6:
+        return socket.inet_ntop(family, ctypes.string_at(pointer + 8, 16))
+    return None
+
+
+def lingering():
+    """True where a user manager outlives log-outs and can take processes in: systemd-run, linger, and its bus."""
+    return bool(_linger_marked() and shutil.which("systemd-run") and _runtime_dir())
+
+
+def _linger_marked():
+    return os.path.exists("/var/lib/systemd/linger/" + _user())
+
+
+def _runtime_dir():
+    path = os.environ.setdefault("XDG_RUNTIME_DIR", "/run/user/%d" % os.getuid())
+    return path if os.path.exists(os.path.join(path, "systemd", "private")) else None
+
+
+def logout_rules():
+    """What logind does to a user's processes and IPC objects after the last log-out (logind.conf(5)); {} without logind."""
+    if not os.path.isdir("/run/systemd/seats") and not os.environ.get("LAUNCHER_LOGIND_ROOT"):
+        return {}
+    root = os.environ.get("LAUNCHER_LOGIND_ROOT", "/")
+    settings = {"killuserprocesses": "no", "removeipc": "yes", "killexcludeusers": "root", "killonlyusers": ""}
+    for path in _configuration(root):
+        parser = configparser.ConfigParser(strict=False, interpolation=None)
+        try:
+            parser.read(path)
+            settings.update(parser["Login"] if parser.has_section("Login") else {})
+        except (configparser.Error, UnicodeDecodeError):
+            continue
+    return {
+        "kill": _applies(settings) and not _linger_marked(),
+        "remove_ipc": _yes(settings["removeipc"]) and os.getuid() >= 1000 and not _linger_marked(),
+    }
+
+
+def _configuration(root):
+    folders = [os.path.join(root, top, "systemd") for top in ("usr/lib", "run", "etc")]
+    main = [os.path.join(folder, "logind.conf") for folder in folders]
+    parts = [part for folder in folders for part in glob.glob(os.path.join(folder, "logind.conf.d", "*.conf"))]
+    return [path for path in main + sorted(parts, key=os.path.basename) if os.path.exists(path)]
+
+
+def _applies(settings):
+    user = _user()
+    only = settings["killonlyusers"].split()
+    return _yes(settings["killuserprocesses"]) and user not in settings["killexcludeusers"].split() and (not only or user in only)
+
+
+def _yes(text):
+    return text.strip().lower() in ("1", "yes", "true", "on", "y", "t")

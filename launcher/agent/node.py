@@ -1,0 +1,224 @@
+"""Operations about the node itself and the command on it: hello, start, follow, stop, sweep, bye.
+
+Runs on the nodes: standard library only, Python 3.8.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+
+from launcher.agent import facts, procs
+from launcher.agent.follow import Follower
+from launcher.agent.spool import Spool
+
+
+def hello(session, request):
+    """Make the job's directory here and tell everything the plan for this node depends on."""
+    os.makedirs(session.layout.job(session.job), mode=0o700, exist_ok=True)
+    nonce = os.path.join(session.layout.job(session.job), "nonce-%d" % session.rank)
+    with open(nonce, "w") as file:
+        file.write(request["nonce"])
+    binaries, python = _interpreter(request.get("python"), request.get("venv"))
+    path = os.pathsep.join(([binaries] if binaries else []) + [os.environ.get("PATH", os.defpath)])
+    return {
+        **facts.machine(session.layout.root),
+        "job_dir": session.layout.job(session.job),
+        "bin": binaries,
+        "python": python or shutil.which("python3", path=path),
+        "programs": {name: shutil.which(name, path=path) for name in request.get("programs", [])},
+        "claimed": _spool(session).claimed(request.get("attempt", 0)),
+    }
+
+
+def _interpreter(python, venv):
+    """(directory to put first in PATH, absolute interpreter) of the inventory's python: or venv:."""
+    if venv:
+        python = os.path.join(os.path.expanduser(venv), "bin", "python")
+    if not python:
+        return None, None
+    python = os.path.expanduser(python)
+    if os.sep not in python:
+        return None, shutil.which(python)
+    if not os.access(python, os.X_OK):
+        raise ValueError("no interpreter at %s" % python)
+    return os.path.dirname(os.path.abspath(python)), os.path.abspath(python)
+
+
+def nonces(session, request):
+    """{rank: nonce} of all nodes that wrote into this very directory: they share a file system with this one."""
+    found = {}
+    for entry in os.listdir(session.layout.job(session.job)):
+        if entry.startswith("nonce-"):
+            with open(os.path.join(session.layout.job(session.job), entry)) as file:
+                found[entry[len("nonce-"):]] = file.read()
+    return {"nonces": found}
+
+
+def start(session, request):
+    """Start the command unless this attempt was started before, and follow its spool either way."""
+    spool, attempt = _spool(session), request["attempt"]
+    fresh = spool.claim(attempt)
+    said = ""
+    if fresh:
+        said = _leave_behind(session, _order(session, spool, request))
+    session.follower = Follower(session, spool, attempt, request.get("offsets", {}), request["marks"])
+    return {"fresh": fresh, "said": said}
+
+
+def _order(session, spool, request):
+    environment = {key: value for key, value in os.environ.items() if not _dropped(key, request["drop"])}
+    for name, value in request.get("defaults", {}).items():
+        environment.setdefault(name, value)
+    environment.update(request["env"])
+    if request.get("bin"):
+        environment["PATH"] = request["bin"] + os.pathsep + environment.get("PATH", os.defpath)
+    environment["PET_LOG_DIR"] = environment.get("PET_LOG_DIR") or spool.rank_logs(request["attempt"])
+    return {
+        "spool": spool.path,
+        "attempt": request["attempt"],
+        "argv": request["argv"],
+        "cwd": session.layout.code(session.job),
+        "env": environment,
+        "marks": request["marks"],
+        "umask": _umask(),
+    }
+
+
+def _dropped(name, patterns):
+    return any(name.startswith(p[:-1]) if p.endswith("*") else name == p for p in patterns)
+
+
+def _umask():
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _leave_behind(session, order):
+    """Fork what outlives us; returns what it says of the start: `+<pid>` or `-<sentence>`."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        from launcher.agent import supervise
+
+        os.close(reader)
+        if facts.lingering():
+            _move_into_scope(session, order, writer)
+        supervise.launch(order, writer)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.readline().strip()
+    return said or "-the agent ended before it could start the command; see %s/agent.log" % order["spool"]
+
+
+def _move_into_scope(session, order, report):
+    """Become `systemd-run --user --scope ...`, so that a log-out ends neither us nor what we start."""
+    order_reader, order_writer = os.pipe()
+    if os.fork() == 0:
+        os.close(order_reader)
+        with os.fdopen(order_writer, "w") as pipe:
+            json.dump(order, pipe)
+        os._exit(0)
+    os.close(order_writer)
+    os.dup2(order_reader, 0)
+    os.dup2(report, 1)
+    code = "import sys;sys.path.insert(0,sys.argv[1]);from launcher.agent.node import in_scope;in_scope()"
+    scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect"]
+    os.execvp(scope[0], [*scope, "--", sys.executable, "-ISu", "-c", code, session.agent_path])
+
+
+def in_scope():
+    """Entry point below systemd-run: the order comes on stdin, the report goes to stdout."""
+    from launcher.agent import supervise
+
+    order, report = json.load(sys.stdin), os.dup(1)
+    if os.fork():
+        os._exit(0)
+    supervise.launch(order, report)
+
+
+def follow(session, request):
+    """Follow an attempt that was started earlier; `claimed` False when it never was."""
+    spool, attempt = _spool(session), request["attempt"]
+    if not spool.claimed(attempt):
+        return {"claimed": False}
+    session.follower = Follower(session, spool, attempt, request.get("offsets", {}), request["marks"])
+    return {"claimed": True}
+
+
+def stop(session, request):
+    """Wish the command stopped: TERM now and KILL after ``grace`` seconds; 0 is KILL now."""
+    _spool(session).wish_stop(request["attempt"], request["grace"], request["reason"])
+    return {}
+
+
+def sweep(session, request):
+    """End every process that carries the job's marks, and remove the job's directory when asked to."""
+    marks = request["marks"]
+    victims = procs.marked(marks)
+    left = procs.end(lambda: procs.marked(marks), lambda: None) if victims else []
+    if request.get("remove"):
+        _remove(session.layout.job(session.job))
+    return {"ended": victims, "left": left}
+
+
+def jobs(session, request):
+    """Names of the job directories here with their size in bytes and whether processes of theirs live."""
+    try:
+        names = sorted(os.listdir(session.layout.jobs()))
+    except FileNotFoundError:
+        names = []
+    living = {procs.environment(pid).get(b"LAUNCHER_JOB_ID", b"").decode("utf-8", "replace") for pid in procs.everybody()}
+    found = {name: {"alive": name in living} for name in names}
+    for name in living - set(names) - {""}:
+        found[name] = {"alive": True}
+    return {"jobs": found}
+
+
+def release(session, request):
+    """Remove what the job left here: its working copy, outputs and spool."""
+    session.follower = None
+    _remove(session.layout.job(session.job))
+    return {}
+
+
+def _remove(path):
+    trash = "%s.%d.gone" % (path, os.getpid())
+    try:
+        os.rename(path, trash)
+    except FileNotFoundError:
+        return
+    # The name is free at once; a read-only directory the job made must not keep the rest.
+    def make_writable(function, entry, _):
+        os.chmod(os.path.dirname(entry), 0o700)
+        if os.path.isdir(entry) and not os.path.islink(entry):
+            os.chmod(entry, 0o700)
+        function(entry)
+
+    shutil.rmtree(trash, onerror=make_writable)
+
+
+def bye(session, request):
+    """The last request: end this session once the reply is out."""
+    session.over = True
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return {}
+
+
+def _spool(session):
+    return Spool(session.layout.spool(session.job, session.rank))
+
+
+OPS = {
+    "node_hello": hello,
+    "node_nonces": nonces,
+    "node_start": start,
+    "node_follow": follow,
+    "node_stop": stop,
+    "node_sweep": sweep,
+    "node_jobs": jobs,
+    "node_release": release,
+    "node_bye": bye,
+}

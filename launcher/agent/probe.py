@@ -1,0 +1,170 @@
+"""Which address and port of node 0 every other node can reach: a listener there that answers a nonce, connections here.
+
+Runs on the nodes: standard library only, Python 3.8.
+"""
+
+import glob
+import os
+import random
+import socket
+import threading
+import time
+
+from launcher.agent import facts, procs
+
+_LOWEST, _HIGHEST = 20000, 32767
+"""where a free port is looked for; below the usual ephemeral range, which begins at 32768"""
+_TRIES = 200
+_listening = {}
+
+
+def listen(session, request):
+    """Take the asked port, or a free one outside the ephemeral range, and answer the nonce there until `unlisten`."""
+    sock = _bind(request["port"]) if request.get("port") else _bind_free(session.job)
+    sock.listen(256)
+    _listening["sock"] = sock
+    threading.Thread(target=_serve, args=(sock, request["nonce"].encode()), daemon=True).start()
+    return {"port": sock.getsockname()[1]}
+
+
+def _bind(port):
+    # One socket for IPv4 and IPv6, as torch's TCPStore has it; without SO_REUSEADDR a listener of anybody is in the way.
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("", port))
+        sock.listen(1)
+    except OSError:
+        sock.close()
+        raise ValueError("port %d is taken on this node%s" % (port, _holder(port)))
+    return sock
+
+
+def _bind_free(seed):
+    low, high = _ephemeral()
+    candidates = [port for port in range(_LOWEST, _HIGHEST + 1) if not low <= port <= high]
+    choice = random.Random("%s %d %f" % (seed, os.getpid(), time.time()))
+    for _ in range(_TRIES):
+        try:
+            return _bind(choice.choice(candidates))
+        except ValueError:
+            continue
+    raise ValueError("no free port between %d and %d after %d tries" % (_LOWEST, _HIGHEST, _TRIES))
+
+
+def _ephemeral():
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            low, high = (int(word) for word in file.read().split())
+        return low, high
+    except (OSError, ValueError):
+        return 32768, 60999
+
+
+def _serve(sock, nonce):
+    while True:
+        try:
+            peer, _ = sock.accept()
+        except OSError:
+            return
+        with peer:
+            peer.settimeout(5)
+            try:
+                peer.sendall(nonce)
+                # The client closes first, so that no TIME_WAIT is left on the port we are about to give away.
+                peer.recv(1)
+            except OSError:
+                continue
+
+
+def unlisten(session, request):
+    """Give the port free for the command."""
+    sock = _listening.pop("sock", None)
+    if sock is not None:
+        try:
+            # Wakes the accepting thread, which a mere close would not.
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        sock.close()
+    return {}
+
+
+def connect(session, request):
+    """{candidate: how it went} for each candidate address of node 0, all tried at once."""
+    results = {}
+
+    def attempt(address):
+        results[address] = _read_nonce(address, request["port"], request["nonce"].encode(), request["timeout"])
+
+    threads = [threading.Thread(target=attempt, args=(address,), daemon=True) for address in request["candidates"]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"results": results}
+
+
+def _read_nonce(address, port, nonce, timeout):
+    try:
+        with socket.create_connection((address, port), timeout=timeout) as sock:
+            received = b""
+            while len(received) < len(nonce):
+                chunk = sock.recv(len(nonce) - len(received))
+                if not chunk:
+                    break
+                received += chunk
+            local = sock.getsockname()[0]
+    except socket.timeout:
+        return {"error": "timed out after %g s (a firewall drops it?)" % timeout}
+    except OSError as error:
+        return {"error": (error.strerror or str(error)).lower()}
+    if received != nonce:
+        return {"error": "something else answers there"}
+    local = local[7:] if local.startswith("::ffff:") else local
+    return {"local": local, "interface": interface_of(local)}
+
+
+def interface_of(address):
+    """Name of the interface that has this address, or None."""
+    return next((name for name, text in facts.addresses() if text == address), "lo" if address.startswith("127.") else None)
+
+
+def locate(session, request):
+    """Which interface has the address, after names are resolved; `own` False when it is none of ours."""
+    try:
+        texts = {info[4][0] for info in socket.getaddrinfo(request["address"], None)}
+    except OSError as error:
+        return {"own": False, "error": str(error)}
+    for text in sorted(texts):
+        interface = interface_of(text)
+        if interface:
+            return {"own": True, "interface": interface, "address": text}
+    return {"own": any(text == "::1" or text.startswith("127.") for text in texts), "interface": "lo", "resolved": sorted(texts)}
+
+
+def _holder(port):
+    """` (held by pid 12, user, command)` for a listening port, as far as this user may see it."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as file:
+                rows = [line.split() for line in file.readlines()[1:]]
+        except OSError:
+            continue
+        inodes.update(row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port)
+    for path in glob.glob("/proc/[0-9]*/fd/*"):
+        try:
+            if os.readlink(path)[8:-1] in inodes:
+                pid = int(path.split("/")[2])
+                job = procs.environment(pid).get(b"LAUNCHER_JOB_ID", b"").decode()
+                return " (held by pid %d, %s%s)" % (pid, procs.name(pid), ", of job %s" % job if job else "")
+        except OSError:
+            continue
+    return " (held by another user's process)" if inodes else ""
+
+
+OPS = {"probe_listen": listen, "probe_unlisten": unlisten, "probe_connect": connect, "probe_locate": locate}

@@ -1,0 +1,139 @@
+"""What a node's agent writes while a command runs, and what a follower reads: one directory per node of a job.
+
+    events.jsonl              one JSON object a line; written by the supervisor, after its death by the warden
+    stdout.log stderr.log     what the command printed; the command itself holds these files open
+    ranks/attempt_<n>/...     torchrun's per-rank logs (it makes none_<random>/attempt_<restart>/<local rank>/ below)
+    agent-<n>.json            who supervises attempt n: pids and start times of supervisor and warden
+    stop-<n>.json             a wish to stop attempt n: {"grace": seconds, "reason": text}; grace 0 is KILL
+    agent.log                 what the agent itself had to say when it failed
+
+Runs on the nodes: standard library only, Python 3.8.
+"""
+
+import json
+import os
+import re
+import time
+
+from launcher.agent import procs
+
+_RANK_LOG = re.compile(r"attempt_(\d+)/([^/]+)/attempt_(\d+)/(\d+)/(stdout|stderr)\.log\Z")
+
+
+class Spool:
+    """Paths and small files of one node's spool."""
+
+    def __init__(self, path):
+        self.path = path
+        self.events_path = os.path.join(path, "events.jsonl")
+        self.ranks = os.path.join(path, "ranks")
+
+    def rank_logs(self, attempt):
+        """Where torchrun is told to put the logs of its workers."""
+        return os.path.join(self.ranks, "attempt_%d" % attempt)
+
+    def append(self, event_type, attempt, **details):
+        """Add an event; one write call, so that a reader sees it whole or not at all."""
+        event = dict({"type": event_type, "attempt": attempt, "time": time.time()}, **details)
+        with open(self.events_path, "ab") as file:
+            file.write(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        return event
+
+    def outcome(self, attempt):
+        """The last word on an attempt, or None while there is none."""
+        for event in self._events():
+            if event.get("type") == "outcome" and event.get("attempt") == attempt:
+                return event
+        return None
+
+    def _events(self):
+        try:
+            with open(self.events_path, "rb") as file:
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return
+        for line in lines:
+            try:
+                yield json.loads(line.decode("utf-8", "replace"))
+            except ValueError:
+                continue
+
+    def claim(self, attempt):
+        """True for the one caller that may start this attempt."""
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        try:
+            os.close(os.open(self._file("claim-%d", attempt), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def claimed(self, attempt):
+        return os.path.exists(self._file("claim-%d", attempt))
+
+    def record_agent(self, attempt, pids):
+        """Note {role: pid} with start times, so that a pid used again is not taken for ours."""
+        value = {role: [pid, procs.start_time(pid)] for role, pid in pids.items()}
+        self._write("agent-%d.json", attempt, {"boot_id": procs.boot_id(), "pids": value})
+
+    def agent_alive(self, attempt):
+        """True while the supervisor or the warden of this attempt lives."""
+        record = self._load("agent-%d.json", attempt)
+        if record is None or record["boot_id"] != procs.boot_id():
+            return False
+        return any(started is not None and procs.start_time(pid) == started for pid, started in record["pids"].values())
+
+    def rebooted(self, attempt):
+        """True when the machine was started anew since the attempt began."""
+        record = self._load("agent-%d.json", attempt)
+        return record is not None and record["boot_id"] != procs.boot_id()
+
+    def wish_stop(self, attempt, grace, reason):
+        self._write("stop-%d.json", attempt, {"grace": grace, "reason": reason})
+
+    def stop_wish(self, attempt):
+        """The wish to stop this attempt, or None."""
+        return self._load("stop-%d.json", attempt)
+
+    def logs(self):
+        """{name on the near side: path here} of all logs that exist now."""
+        found = {"events.jsonl": self.events_path}
+        for name in ("stdout.log", "stderr.log"):
+            found[name] = os.path.join(self.path, name)
+        for directory, _, files in os.walk(self.ranks):
+            for file in files:
+                path = os.path.join(directory, file)
+                name = self._rank_name(os.path.relpath(path, self.ranks))
+                if name:
+                    found[name] = path
+        return {name: path for name, path in found.items() if os.path.exists(path)}
+
+    def _rank_name(self, relative):
+        match = _RANK_LOG.match(relative)
+        if not match:
+            return None
+        attempt, run, restart, local_rank, which = match.groups()
+        # A command may start torchrun more than once; the first run has the plain name.
+        number = self._runs("attempt_" + attempt).index(run)
+        prefix = "" if number == 0 else "run_%d_" % number
+        return "ranks/attempt_%s/%srestart_%s/%s/%s.log" % (attempt, prefix, restart, local_rank, which)
+
+    def _runs(self, attempt):
+        top = os.path.join(self.ranks, attempt)
+        return sorted(os.listdir(top), key=lambda run: (os.stat(os.path.join(top, run)).st_ctime_ns, run))
+
+    def _file(self, pattern, attempt):
+        return os.path.join(self.path, pattern % attempt)
+
+    def _write(self, pattern, attempt, value):
+        path = self._file(pattern, attempt)
+        part = "%s.%d" % (path, os.getpid())
+        with open(part, "w") as file:
+            json.dump(value, file)
+        os.replace(part, path)
+
+    def _load(self, pattern, attempt):
+        try:
+            with open(self._file(pattern, attempt)) as file:
+                return json.load(file)
+        except (FileNotFoundError, ValueError):
+            return None

@@ -1,0 +1,294 @@
+"""What stays on the node when the connection goes: a warden, its child the supervisor, and below it the command.
+
+    warden        child subreaper; waits for the supervisor; should it die without an outcome, ends every descendant
+      supervisor  child subreaper; starts the command, hears of stop wishes, ends what is left, writes the outcome
+        command   in a session of its own, default signal dispositions, empty mask
+
+Both are subreapers, so whatever the command forks, daemonises or disowns stays below them: descent is the proof of
+what is ours.  Runs on the nodes: standard library only, Python 3.8.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+
+from launcher.agent import procs
+from launcher.agent.spool import Spool
+from launcher.agent.watch import Watch
+from launcher.agent.workers import Workers
+
+LEFTOVER_GRACE = 5.0
+"""seconds that processes which outlive their command get between TERM and KILL"""
+LOOK_SECONDS = 0.5
+"""how long a death that nothing announces (the warden's) may stay unnoticed"""
+
+
+def launch(order, report):
+    """Leave the session: become warden and supervisor of ``order`` and never return.
+
+    ``report`` is a descriptor; one line goes there: `+<pid>` of the command, or `-<sentence>` when it did not start.
+    """
+    os.setsid()
+    spool = Spool(order["spool"])
+    _detach(spool, keep=report)
+    procs.become_subreaper()
+    procs.set_name("launcher-warden")
+    child = os.fork()
+    if child == 0:
+        _never_return(spool, lambda: Supervisor(order, spool, report).run())
+    os.close(report)
+    _never_return(spool, lambda: _guard(order, spool, child))
+
+
+def _detach(spool, keep):
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(os.path.join(spool.path, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target, source in ((0, null), (1, log), (2, log)):
+        os.dup2(source, target)
+    for fd in os.listdir("/proc/self/fd"):
+        if int(fd) > 2 and int(fd) != keep:
+            try:
+                os.close(int(fd))
+            except OSError:
+                pass
+    os.chdir("/")
+    os.umask(0o077)
+
+
+def _never_return(spool, work):
+    try:
+        work()
+    except BaseException:
+        with open(os.path.join(spool.path, "agent.log"), "a") as file:
+            traceback.print_exc(file=file)
+        os._exit(70)
+    os._exit(0)
+
+
+def _guard(order, spool, supervisor):
+    """Wait for the supervisor; if it left no outcome, end everything below us and write one."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+        if pid == supervisor:
+            break
+    _clean_up_after(order, spool)
+
+
+def _clean_up_after(order, spool, marks=None):
+    attempt = order["attempt"]
+    if spool.outcome(attempt) is not None:
+        return
+
+    def find():
+        ours = procs.descendants(os.getpid())
+        return ours + [pid for pid in (procs.marked(marks) if marks else []) if pid not in ours]
+
+    left = procs.end(find, reap_all)
+    spool.append("outcome", attempt, kind="agent lost", exit_code=None, signal=None, survivors=left)
+
+
+def reap_all():
+    """Collect every child that has ended: [(pid, wait status)]."""
+    ended = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
+def start_command(order, stdout, stderr):
+    """Fork and exec the command; returns its pid.  OSError, naming the program, when it cannot be started."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            _become_command(order, stdout, stderr)
+        except OSError as error:
+            os.write(writer, ("%d %s" % (error.errno or 0, error)).encode())
+        finally:
+            os._exit(127)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        complaint = pipe.read()
+    if complaint:
+        os.waitpid(pid, 0)
+        number, _, text = complaint.partition(" ")
+        raise OSError(int(number), text)
+    return pid
+
+
+def _become_command(order, stdout, stderr):
+    os.setsid()
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.umask(order.get("umask", 0o022))
+    os.chdir(order["cwd"])
+    null = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, null), (1, stdout), (2, stderr)):
+        os.dup2(source, target)
+    os.execvpe(order["argv"][0], order["argv"], order["env"])
+
+
+class Supervisor:
+    """One command from its start to its outcome."""
+
+    def __init__(self, order, spool, report):
+        self.order = order
+        self.spool = spool
+        self.report = report
+        self.attempt = order["attempt"]
+        self.marks = order["marks"]
+        self.warden = os.getppid()
+        self.status = None
+        self.deadline = None
+        self.grace = None
+
+    def run(self):
+        procs.become_subreaper()
+        procs.set_name("launcher-agent")
+        self.wake, wake_writer = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(wake_writer, False)
+        signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        if not self.start():
+            return
+        while self.status is None or self.below():
+            self.wait()
+            self.reap()
+            self.look_after_warden()
+            self.workers.look()
+            self.obey()
+            self.enforce()
+        self.finish()
+
+    def start(self):
+        self.watch = Watch()
+        self.watch.add(self.spool.path)
+        self.spool.record_agent(self.attempt, {"agent": os.getpid(), "warden": self.warden})
+        os.makedirs(self.spool.rank_logs(self.attempt), exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        logs = [os.open(os.path.join(self.spool.path, name), flags, 0o600) for name in ("stdout.log", "stderr.log")]
+        try:
+            self.pid = start_command(self.order, *logs)
+        except OSError as error:
+            self.spool.append("outcome", self.attempt, kind="not started", exit_code=None, signal=None, message=str(error))
+            self.tell("-%s" % error)
+            return False
+        for fd in logs:
+            os.close(fd)
+        self.workers = Workers(self.pid, lambda kind, **details: self.spool.append(kind, self.attempt, **details))
+        self.spool.append("started", self.attempt, pid=self.pid, agent=os.getpid(), warden=self.warden)
+        self.tell("+%d" % self.pid)
+        return True
+
+    def tell(self, line):
+        try:
+            os.write(self.report, line.encode() + b"\n")
+        except BrokenPipeError:
+            pass
+        os.close(self.report)
+
+    def wait(self):
+        """Until a signal, a file in the spool, a worker's end, or the next thing that time alone brings."""
+        soon = [LOOK_SECONDS, self.workers.next_look()]
+        if self.deadline is not None:
+            soon.append(self.deadline - time.monotonic())
+        descriptors = [self.wake, *self.workers.descriptors()]
+        if self.watch.fileno() is not None:
+            descriptors.append(self.watch.fileno())
+        select.select(descriptors, [], [], max(0.0, min(soon)))
+        self.watch.clear()
+        try:
+            os.read(self.wake, 4096)
+        except BlockingIOError:
+            pass
+
+    def reap(self):
+        for pid, status in reap_all():
+            if pid == self.pid:
+                self.status = status
+                self.workers.gather()
+                self.spool.append("exited", self.attempt, **_meaning(status))
+                self.stop(LEFTOVER_GRACE if self.grace is None else self.grace, "leftover")
+
+    def below(self):
+        helper = getattr(self, "helper", None)
+        return [pid for pid in procs.descendants(os.getpid()) if pid != helper]
+
+    def look_after_warden(self):
+        """A dead warden is replaced by a child of ours that knows the descendants by their marks."""
+        if procs.start_time(self.warden) is not None and (os.getppid() == self.warden or hasattr(self, "helper")):
+            return
+        reader, writer = os.pipe()
+        self.spool.append("warden lost", self.attempt, pid=self.warden)
+        pid = os.fork()
+        if pid == 0:
+            os.close(writer)
+            _never_return(self.spool, lambda: self.guard_by_pipe(reader))
+        os.close(reader)
+        # Held open for as long as we live: its end is what the replacement waits for.
+        self.lifeline = writer
+        self.helper = self.warden = pid
+        self.spool.record_agent(self.attempt, {"agent": os.getpid(), "warden": pid})
+
+    def guard_by_pipe(self, reader):
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        procs.set_name("launcher-warden")
+        while os.read(reader, 1):
+            pass
+        _clean_up_after(self.order, self.spool, self.marks)
+
+    def obey(self):
+        wish = self.spool.stop_wish(self.attempt)
+        if wish is not None and (self.grace is None or wish["grace"] < self.grace):
+            self.stop(wish["grace"], wish["reason"])
+
+    def stop(self, grace, reason):
+        """TERM once to the top processes, or sooner KILL when a shorter grace is asked for later."""
+        first = self.grace is None or reason == "leftover"
+        self.grace = grace
+        deadline = time.monotonic() + grace
+        self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
+        if grace > 0 and first:
+            alive = self.below()
+            if alive:
+                self.spool.append("stopping", self.attempt, grace=grace, reason=reason)
+            top = procs.top_processes(self.pid) if self.status is None else alive
+            procs.send([pid for pid in top if pid in alive], signal.SIGTERM)
+
+    def enforce(self):
+        if self.deadline is None or time.monotonic() < self.deadline or not self.below():
+            return
+        self.spool.append("killing", self.attempt, pids=self.below())
+        self.survivors = procs.end(self.below, self.reap)
+        if self.survivors:
+            self.finish()
+
+    def finish(self):
+        meaning = _meaning(self.status) if self.status is not None else {"exit_code": None, "signal": "SIGKILL"}
+        self.spool.append("outcome", self.attempt, kind="exited", survivors=getattr(self, "survivors", []), **meaning)
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _meaning(status):
+    """Exit code as a shell gives it (128+n for signal n) and the signal's name."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return {"exit_code": 128 + number, "signal": signal.Signals(number).name}
+    return {"exit_code": os.WEXITSTATUS(status), "signal": None}

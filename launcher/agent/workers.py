@@ -1,0 +1,81 @@
+"""The training processes below a command: found by their environment, watched by their pidfds.
+
+torchrun gives each worker LOCAL_RANK; a process that has it and whose parent has none is a worker (so no dataloader).
+Which of them dies first is worth knowing: it tells the cause from its consequences.
+
+Runs on the nodes: standard library only, Python 3.8.
+"""
+
+import os
+import select
+import time
+
+from launcher.agent import procs
+
+_FIRST_LOOK, _SLOWEST = 0.1, 2.0
+
+
+class Workers:
+    """Looks for workers ever more rarely while nothing changes, and tells of each one's end at once."""
+
+    def __init__(self, command, tell):
+        self._command = command
+        self._tell = tell
+        self._alive = {}
+        self._seen = set()
+        self._pause = _FIRST_LOOK
+        self._due = time.monotonic() + _FIRST_LOOK
+
+    def descriptors(self):
+        return [fd for fd, _ in self._alive.values() if fd is not None]
+
+    def next_look(self):
+        """Seconds until `look` has something to do."""
+        return self._due - time.monotonic()
+
+    def look(self):
+        """Note the ended ones; when it is time, look for new ones."""
+        self.gather()
+        if time.monotonic() >= self._due:
+            self._pause = _FIRST_LOOK if self._find() else min(self._pause * 1.5, _SLOWEST)
+            self._due = time.monotonic() + self._pause
+
+    def gather(self):
+        """Note the workers that have ended since the last time."""
+        for pid, (fd, worker) in list(self._alive.items()):
+            if not _ended(pid, fd):
+                continue
+            if fd is not None:
+                os.close(fd)
+            del self._alive[pid]
+            self._tell("worker gone", **worker)
+            self._pause = _FIRST_LOOK
+
+    def _find(self):
+        found = []
+        for pid in procs.descendants(self._command):
+            if pid in self._seen:
+                continue
+            mine = procs.environment(pid)
+            if b"LOCAL_RANK" not in mine:
+                continue
+            if b"LOCAL_RANK" not in procs.environment(procs.parent(pid) or 0):
+                found.append(self._adopt(pid, mine))
+            self._seen.add(pid)
+        if found:
+            self._tell("workers", workers=found)
+        return found
+
+    def _adopt(self, pid, environment):
+        worker = {"pid": pid}
+        for key in ("LOCAL_RANK", "RANK", "TORCHELASTIC_RESTART_COUNT"):
+            text = environment.get(key.encode(), b"")
+            worker[key.lower().replace("torchelastic_", "")] = int(text) if text.isdigit() else None
+        self._alive[pid] = (procs.open_pidfd(pid), worker)
+        return worker
+
+
+def _ended(pid, fd):
+    if fd is None:
+        return procs.start_time(pid) is None
+    return bool(select.select([fd], [], [], 0)[0])

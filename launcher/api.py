@@ -1,0 +1,185 @@
+"""The one front desk: submit, find, describe, cancel.  Plans and reads; never opens a connection to a node.
+
+Acting is the coordinator's: a process of its own that meets us in the job folder alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from launcher import owner
+from launcher.agent.watch import Watch
+from launcher.errors import LauncherError
+from launcher.planning import Draft, Request, draft
+from launcher.policy import View, fold
+from launcher.store import Folder, Store, read_json, write_json
+
+
+def plan(request: Request) -> Draft:
+    """What `submit` would do with the request, settled; asks no node anything.  Raises UsageError."""
+    return draft(request, os.environ)
+
+
+def submit(
+    drafted: Draft, progress: Callable[[str], None] = lambda text: None, before_start: Callable[[], None] = lambda: None
+) -> Folder:
+    """Write the job folder, take the snapshot of the code, and start the coordinator; returns as soon as it is started.
+
+    ``progress`` gets sentences about the snapshot; ``before_start`` is called when from now on something may run.
+    Raises UsageError (a source folder that cannot be taken), in which case nothing is left behind.
+    """
+    from pathlib import Path
+
+    from launcher import code
+    from launcher.backends import detached
+    from launcher.model import to_json
+
+    made = drafted.plan
+    folder = Store().create(made.job_id)
+    try:
+        if made.spec.source_dir is not None:
+            taken = code.snapshot(Path(made.spec.source_dir), folder.code, made.spec.max_code_bytes)
+            progress(_told_of(taken))
+        write_json(folder.environment, drafted.environment, mode=0o600)
+        write_json(folder.job, {"schema_version": 1, "job_id": made.job_id, "created_at": made.created_at, "spec": to_json(made.spec)})
+        write_json(folder.plan, {"schema_version": 1, **to_json(made)})
+    except BaseException:
+        shutil.rmtree(folder.root, ignore_errors=True)
+        raise
+    before_start()
+    try:
+        detached.start(folder)
+    except LauncherError as error:
+        end = {"type": "end", "status": "CreateFailed", "reason_code": "NoCoordinator", "reason_message": error.what, "exit_code": 70}
+        folder.append({"n": 0, "time": time.time(), **end}, durable=True)
+        raise
+    return folder
+
+
+def _told_of(taken: Any) -> str:
+    from launcher.code import size_text
+
+    state = "" if taken.commit is None else f", git {taken.commit[:10]}{' with uncommitted changes' if taken.dirty else ''}"
+    text = f"code: {len(taken.files)} files, {size_text(taken.bytes)}{state}"
+    return "\n".join([text, *taken.notes])
+
+
+def find(name: str) -> Folder:
+    """The job of that id, unique prefix, or `latest`; raises JobNotFound."""
+    return Store().find(name)
+
+
+def view(folder: Folder) -> View:
+    """The job's state, folded from its events."""
+    return fold(folder.read_events())
+
+
+def describe(folder: Folder) -> dict[str, Any]:
+    """The document of `status -o json`; stable keys, times in seconds since the epoch, paths absolute."""
+    plan_ = read_json(folder.plan) or {}
+    seen = view(folder)
+    end = seen.end or {}
+    address, port = seen.master or (None, None)
+    return {
+        "schema_version": 1,
+        "job_id": folder.job_id,
+        "name": plan_.get("spec", {}).get("name"),
+        "status": seen.status.value,
+        "reason_code": end.get("reason_code") or None,
+        "reason_message": end.get("reason_message") or None,
+        "exit_code": end.get("exit_code"),
+        "backend": plan_.get("backend"),
+        "cluster": plan_.get("cluster"),
+        "attempt": seen.attempt,
+        "created_at": plan_.get("created_at"),
+        "started_at": seen.started_at,
+        "ended_at": seen.ended_at,
+        "master_addr": address,
+        "master_port": port,
+        "nodes": [_node(node, seen) for node in plan_.get("nodes", [])],
+        "failure": seen.failure,
+        "model_data": seen.model or str(folder.output / "model"),
+        "coordinator": coordinator_state(folder, seen),
+        "folder": str(folder.root),
+    }
+
+
+def _node(planned: Mapping[str, Any], seen: View) -> dict[str, Any]:
+    rank = planned["rank"]
+    node = seen.nodes.get(rank)
+    told = {"address": node.address, "status": node.status, "exit_code": node.exit_code, "nproc_per_node": node.nproc, "pid": node.pid} if node else {}
+    blank = {"address": None, "status": "waiting", "exit_code": None, "nproc_per_node": None, "pid": None}
+    return {"rank": rank, "host": planned["host"]["name"], **blank, **told}
+
+
+def coordinator_state(folder: Folder, seen: View | None = None) -> str:
+    """`ended`, `alive`, `key unavailable`, `starting` or `lost`."""
+    seen = seen or view(folder)
+    if seen.end is not None:
+        return "ended"
+    record = read_json(folder.owner)
+    if record is None:
+        return "starting" if time.time() - folder.root.stat().st_mtime < 10 else "lost"
+    if not owner.is_alive(record):
+        return "lost"
+    return str(record.get("trouble") or "alive")
+
+
+def ensure_coordinator(folder: Folder) -> bool:
+    """Start a coordinator where none lives, or where the one that lives cannot log in; True when one was started."""
+    from launcher.backends import detached
+
+    state = coordinator_state(folder)
+    if state in ("ended", "alive", "starting"):
+        return False
+    if state == "key unavailable" and not _retire(folder):
+        return False
+    detached.start(folder)
+    return True
+
+
+def _retire(folder: Folder) -> bool:
+    """Ask a coordinator to leave its job (nothing on the nodes is touched), and wait until it has; False when it stays."""
+    record = read_json(folder.owner)
+    if not owner.is_alive(record) or record["boot_id"] != owner.boot_id():
+        return not owner.is_alive(record)
+    os.kill(record["pid"], signal.SIGTERM)
+    watch = Watch()
+    deadline = time.monotonic() + 10
+    while owner.is_alive(record) and time.monotonic() < deadline:
+        watch.wait(0.05)
+    return not owner.is_alive(record)
+
+
+def cancel(folder: Folder, level: int = 1) -> None:
+    """Wish the job stopped: 1 with grace, 2 now.  A job whose coordinator is gone gets a new one, which does it."""
+    if view(folder).end is not None:
+        return
+    known = folder.cancel_level()
+    if level > known:
+        write_json(folder.cancel, {"level": level, "pid": os.getpid(), "time": time.time()})
+    ensure_coordinator(folder)
+
+
+def jobs() -> Iterator[dict[str, Any]]:
+    """A summary of each job, oldest first: the document of `list -o json`."""
+    for folder in Store().folders():
+        yield _summary(folder)
+
+
+def _summary(folder: Folder) -> dict[str, Any]:
+    plan_ = read_json(folder.plan) or {}
+    state = read_json(folder.state)
+    size = folder.events.stat().st_size if folder.events.exists() else 0
+    if not state or state.get("events_bytes") != size:
+        seen = view(folder)
+        state = {"status": seen.status.value, "started_at": seen.started_at, "ended_at": seen.ended_at, "model_data": seen.model,
+                 "exit_code": seen.end["exit_code"] if seen.end else None}
+    kept = {key: state.get(key) for key in ("status", "started_at", "ended_at", "exit_code", "model_data")}
+    return {"job_id": folder.job_id, "name": plan_.get("spec", {}).get("name"), "backend": plan_.get("backend"), "cluster": plan_.get("cluster"),
+            "nodes": len(plan_.get("nodes", [])), "created_at": plan_.get("created_at"), **kept, "folder": str(folder.root)}

@@ -1,0 +1,73 @@
+"""Watching a job from a terminal: its feed goes to the screen, signals go to the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from types import FrameType, TracebackType
+
+from launcher import api
+from launcher.cli.show import Screen
+from launcher.feed import Feed
+from launcher.store import Folder
+
+_LOOK_SECONDS = 1.0
+"""how often a coordinator's death is looked for"""
+
+
+class Interrupts:
+    """Counts Ctrl-C and SIGTERM.  Until `note_from_now_on` a Ctrl-C raises KeyboardInterrupt as usual."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._noting = False
+
+    def note_from_now_on(self) -> None:
+        """Something runs that must not be left alone: handlers only note, the loop acts."""
+        self._noting = True
+
+    def __enter__(self) -> Interrupts:
+        self._old = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self._noting:
+            raise KeyboardInterrupt
+        self.count += 1
+
+
+def follow(folder: Folder, screen: Screen, interrupts: Interrupts | None, until_running: bool = False, quiet: bool = False) -> int:
+    """Show a job until its end (or until it runs); returns the job's exit code, 0 while there is none.
+
+    ``interrupts`` None: signals are the caller's, and only leave.
+    """
+    feed = Feed(folder)
+    looked, heard = time.monotonic(), 0
+    while True:
+        for item in feed.read():
+            screen.show(item, feed, quiet)
+        if feed.ended or until_running and feed.view.following:
+            break
+        if interrupts is not None and interrupts.count > heard:
+            heard = interrupts.count
+            if heard > 2:
+                return screen.leave(folder, feed.view)
+            screen.stopping(heard)
+            api.cancel(folder, heard)
+        if time.monotonic() - looked >= _LOOK_SECONDS:
+            looked = time.monotonic()
+            if api.ensure_coordinator(folder):
+                screen.note("the job's coordinator was gone; a new one goes on")
+        feed.wait()
+    screen.finish(folder, feed.view)
+    return int(feed.view.end["exit_code"]) if feed.view.end else 0
+
+
+def leave_quietly() -> None:
+    """In `attach` and `logs -f` Ctrl-C only leaves."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))

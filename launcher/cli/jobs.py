@@ -1,0 +1,126 @@
+"""Commands about jobs as such: list, status, cancel, model-data."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher import api
+from launcher.cli import options
+from launcher.cli.show import ending, when
+from launcher.feed import Feed
+
+
+@click.command("list")
+@options.output
+def list_command(output: str) -> None:
+    """List all jobs, oldest first."""
+    found = list(api.jobs())
+    if output == "json":
+        options.print_json({"schema_version": 1, "jobs": found})
+        return
+    if not found:
+        click.echo("no jobs yet", err=True)
+        return
+    rows = [("JOB", "STATUS", "NODES", "CLUSTER", "CREATED", "EXIT")]
+    for job in found:
+        code = "-" if job["exit_code"] is None else str(job["exit_code"])
+        rows.append((job["job_id"], job["status"], str(job["nodes"]), str(job["cluster"]), when(job["created_at"]), code))
+    print_table(rows)
+
+
+def print_table(rows: list[tuple[str, ...]]) -> None:
+    """Columns as wide as their widest cell."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@click.command("status")
+@click.argument("job")
+@options.output
+def status_command(job: str, output: str) -> None:
+    """Show where a job is, node by node."""
+    folder = api.find(job)
+    told = api.describe(folder)
+    if output == "json":
+        options.print_json(told)
+        return
+    click.echo(f"job          {told['job_id']}")
+    click.echo(f"status       {told['status']}" + (f" ({told['reason_code']})" if told["reason_code"] else ""))
+    click.echo(f"coordinator  {told['coordinator']}")
+    for name in ("created_at", "started_at", "ended_at"):
+        click.echo(f"{name.removesuffix('_at'):<12} {when(told[name])}")
+    if told["master_addr"]:
+        click.echo(f"master       {told['master_addr']} port {told['master_port']}")
+    click.echo(f"folder       {told['folder']}")
+    click.echo(f"model        {told['model_data']}")
+    _print_nodes(told["nodes"])
+    seen = api.view(folder)
+    if seen.end is not None and seen.end["status"] != "Succeed":
+        click.echo(ending(folder, seen))
+    elif told["coordinator"] in ("lost", "key unavailable"):
+        click.echo(f"  next: launcher attach {told['job_id']} (starts a new coordinator, with the keys of this terminal)")
+
+
+def _print_nodes(nodes: list[dict[str, Any]]) -> None:
+    rows = [("NODE", "HOST", "ADDRESS", "STATUS", "PROCESSES", "PID", "EXIT")]
+    for node in nodes:
+        cells = [node[key] for key in ("rank", "host", "address", "status", "nproc_per_node", "pid", "exit_code")]
+        rows.append(tuple("-" if cell is None else str(cell) for cell in cells))  # type: ignore[arg-type]
+    print_table(rows)  # type: ignore[arg-type]
+
+
+@click.command("cancel")
+@click.argument("job")
+@click.option("--now", is_flag=True, help="Kill at once, without grace.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as the wish is written.")
+@options.output
+def cancel_command(job: str, now: bool, no_wait: bool, output: str) -> None:
+    """Stop a job everywhere and wait until it has ended.  A job that has ended already is left as it is."""
+    folder = api.find(job)
+    api.cancel(folder, 2 if now else 1)
+    feed = Feed(folder)
+    looked = time.monotonic()
+    while True:
+        feed.read_events()
+        if feed.ended or no_wait:
+            break
+        if time.monotonic() - looked >= 1:
+            looked = time.monotonic()
+            api.ensure_coordinator(folder)
+        feed.wait()
+    if output == "json":
+        options.print_json(api.describe(folder))
+    else:
+        click.echo(f"{folder.job_id}: {feed.view.status.value}" if feed.ended else f"{folder.job_id}: asked to stop")
+
+
+@click.command("model-data")
+@click.argument("job")
+@options.output
+@click.pass_context
+def model_data_command(ctx: click.Context, job: str, output: str) -> None:
+    """Say where a job's model lies, after checking it against its manifest; exits 69 when it is not whole."""
+    from launcher.outputs import verify
+
+    folder = api.find(job)
+    told = api.describe(folder)
+    path = Path(told["model_data"])
+    problems = verify(folder.output) if (folder.output / "model.json").exists() else [f"nothing was collected to {folder.output}"]
+    files = [str(file.relative_to(path)) for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else []
+    if output == "json":
+        document = {"job_id": folder.job_id, "status": told["status"], "model_data": str(path), "complete": not problems, "problems": problems, "files": files}
+        options.print_json({"schema_version": 1, **document, "manifest": str(folder.output / "model.json")})
+    else:
+        if told["status"] != "Succeed":
+            click.echo(f"warning: the job has not succeeded: {told['status']}", err=True)
+        elif not files:
+            click.echo("warning: the model is empty: the command wrote nothing to $PAI_OUTPUT_MODEL", err=True)
+        for problem in problems:
+            click.echo(f"warning: {problem}", err=True)
+        click.echo(str(path))
+    ctx.exit(69 if problems and told["status"] == "Succeed" else 0)

@@ -1,0 +1,50 @@
+"""Option types and options that several commands share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Parsed(click.ParamType):
+    """An option whose text is read by a parser that raises ValueError with a sentence."""
+
+    def __init__(self, name: str, parser: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parser = parser
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parser(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def output(function: F) -> F:
+    """-o text|json."""
+    return click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print; json is for programs.")(function)
+
+
+def inventory(function: F) -> F:
+    """The options that say which machines are meant."""
+    for option in (
+        click.option("--exclude", metavar="HOSTS", help="Leave these hosts out (comma list, ranges allowed)."),
+        click.option("--hosts", metavar="HOSTS", help="Only these hosts, in this order (comma list, ranges such as node[01-04])."),
+        click.option("--backend", type=click.Choice(["local", "ssh"]), help="local: simulate the nodes on this machine."),
+        click.option("--hostfile", metavar="FILE", help="An inventory of `host slots=4` lines."),
+        click.option("--cluster", metavar="FILE", help="The inventory (else $LAUNCHER_CLUSTER, else ./cluster.yaml)."),
+    ):
+        function = option(function)
+    return function
+
+
+def print_json(document: Any) -> None:
+    """One JSON document, or one line of a stream."""
+    click.echo(json.dumps(document, ensure_ascii=False))

@@ -1,0 +1,237 @@
+"""What is shown: log lines on stdout with their `node:rank`, everything else on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from launcher.feed import Feed, Lines
+from launcher.model import Plan
+from launcher.policy import View
+from launcher.store import Folder
+
+_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+
+class Screen:
+    """A person's terminal, or a pipe.  With output json the log lines go to stderr, too."""
+
+    def __init__(self, output: str = "text") -> None:
+        self._logs = sys.stderr.buffer if output == "json" else sys.stdout.buffer
+        self._colored = (sys.stderr if output == "json" else sys.stdout).isatty()
+        self._spinner = _Spinner() if sys.stderr.isatty() else None
+        self._quiet_end = output == "json"
+
+    def note(self, text: str) -> None:
+        """A sentence for the person."""
+        self._pause()
+        for line in text.splitlines():
+            click.echo(line, err=True)
+
+    def warn(self, text: str) -> None:
+        """A sentence the person should not miss."""
+        self.note(f"warning: {text}")
+
+    def begin(self, folder: Folder, plan: Plan) -> None:
+        """The job exists: say its name."""
+        count = len(plan.nodes)
+        self.note(f"job {folder.job_id}: {count} node{'s' * (count > 1)}, {plan.backend}; folder {folder.root}")
+
+    def show(self, item: Mapping[str, Any] | Lines, feed: Feed, quiet: bool = False) -> None:
+        """One event or some log lines."""
+        if isinstance(item, Lines):
+            if not quiet:
+                self.lines(item)
+            return
+        if item["type"] == "progress":
+            self._progress(item)
+            return
+        sentence = sentence_of(item, feed.view)
+        if sentence:
+            self.note(sentence)
+        self._turn_spinner(item["type"])
+
+    def lines(self, lines: Lines) -> None:
+        """Log lines, each with its prefix; bytes go out as they came."""
+        self._pause()
+        prefix = self._prefix(lines)
+        self._logs.write(b"".join(prefix + line + b"\n" for line in lines.lines))
+        self._logs.flush()
+
+    def _prefix(self, lines: Lines) -> bytes:
+        text = prefix_of(lines)
+        return (click.style(text, fg=_COLORS[lines.node % len(_COLORS)]) if self._colored else text).encode() + b" "
+
+    def stopping(self, count: int) -> None:
+        """What a Ctrl-C does, and what the next one would."""
+        if count == 1:
+            self.note("stopping the job; once more to kill it now")
+        else:
+            self.note("killing the job; once more to leave it alone")
+
+    def leave(self, folder: Folder, view: View) -> int:
+        """The third Ctrl-C: say what may still run."""
+        alive = [node.host for node in view.nodes.values() if not node.over]
+        where = f" on {', '.join(alive)}" if alive else ""
+        self.note(f"left; the job may still run{where}\n  next: launcher cancel --now {folder.job_id}; launcher gc {folder.job_id} ends what is left")
+        return 130
+
+    def finish(self, folder: Folder, view: View) -> None:
+        """The end: a failure in full, or the model's path as the last line."""
+        self._pause()
+        if self._spinner:
+            self._spinner.stop()
+        if view.end is None:
+            return
+        if view.end["status"] != "Succeed":
+            self.note(ending(folder, view))
+        if view.model and not self._quiet_end:
+            sys.stdout.flush()
+            click.echo(view.model)
+
+    def _progress(self, event: Mapping[str, Any]) -> None:
+        if self._spinner:
+            self._spinner.say(progress_text(event))
+
+    def _turn_spinner(self, kind: str) -> None:
+        steps = {"coordinator": "reaching the nodes", "reached": "sending the code", "synced": "looking for node 0's address",
+                 "master": "starting", "collecting": "collecting the outputs"}
+        if self._spinner and kind in steps:
+            self._spinner.say(steps[kind])
+        elif self._spinner and kind in ("following", "end", "broken"):
+            self._spinner.stop()
+
+    def _pause(self) -> None:
+        if self._spinner:
+            self._spinner.stop()
+
+
+class _Spinner:
+    """One moving line at the bottom of a terminal, gone before anything else is printed."""
+
+    def __init__(self) -> None:
+        self._status: Any = None
+
+    def say(self, text: str) -> None:
+        if self._status is None:
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status(text)
+            self._status.start()
+        self._status.update(text)
+
+    def stop(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def prefix_of(lines: Lines) -> str:
+    """`[node:rank]`, or `[node]` for what the command itself printed."""
+    return f"[{lines.node}]" if lines.rank is None else f"[{lines.node}:{lines.rank}]"
+
+
+def progress_text(event: Mapping[str, Any]) -> str:
+    """`reach 3/8`, `sync 1.2 of 3.4 MiB`."""
+    if event.get("unit") == "bytes":
+        return f"{event['step']} {event['done'] / 2**20:.1f} of {event['total'] / 2**20:.1f} MiB"
+    return f"{event['step']} {event['done']}/{event['total']}"
+
+
+def sentence_of(event: Mapping[str, Any], view: View) -> str | None:
+    """An event in a sentence for people; None for those that say nothing new to them."""
+    writer = _SENTENCES.get(event["type"])
+    return writer(event, view) if writer else None
+
+
+def _name(rank: int, view: View) -> str:
+    return f"node {rank} ({view.nodes[rank].host})"
+
+
+def _reached(event: Mapping[str, Any], view: View) -> str | None:
+    if not event["nodes"]:
+        return None
+    total = sum(entry["nproc"] for entry in event["nodes"])
+    count = len(event["nodes"])
+    return f"reached {count} node{'s' * (count > 1)}, {total} process{'es' * (total > 1)} to come"
+
+
+def _synced(event: Mapping[str, Any], view: View) -> str:
+    files = sum(entry["files"] for entry in event["nodes"])
+    size = sum(entry["bytes"] for entry in event["nodes"]) / 2**20
+    return f"code is in place: {files} files, {size:.1f} MiB sent"
+
+
+def _master(event: Mapping[str, Any], view: View) -> str:
+    interfaces = sorted({name for name in event["interfaces"].values() if name})
+    via = f" via {', '.join(interfaces)}" if interfaces else ""
+    return f"master {event['address']} port {event['port']}{via} ({event['origin']})"
+
+
+def _agent(event: Mapping[str, Any], view: View) -> str | None:
+    told = event["event"]
+    if told["type"] == "exited" and told.get("exit_code") and not view.stopping:
+        from launcher.diagnosis import ended
+
+        return f"{_name(event['node'], view)}: the command {ended(told['exit_code'], told.get('signal'))}"
+    if told["type"] == "killing":
+        return f"{_name(event['node'], view)}: grace is over, killing {len(told['pids'])} processes"
+    if told["type"] == "outcome" and told.get("survivors"):
+        return f"{_name(event['node'], view)}: processes that cannot be ended: {told['survivors']}"
+    return None
+
+
+def _stopping(event: Mapping[str, Any], view: View) -> str:
+    why = {"failure": "a node failed", "cancel": "cancelled", "max_run_time": "max_run_time is over"}.get(event["reason"], event["reason"])
+    return f"{why}: {'killing' if event['level'] > 1 else 'stopping'} all nodes" + (f" ({event['grace']:g} s grace)" if event["grace"] else "")
+
+
+def _collected(event: Mapping[str, Any], view: View) -> str | None:
+    lines = [f"conflict: {conflict}" for conflict in event.get("conflicts", [])]
+    left = event.get("left", [])
+    if left:
+        lines.append(f"{len(left)} output file{'s' * (len(left) > 1)} stayed on the nodes (see model.json; --collect brings them)")
+    return "\n".join(lines) or None
+
+
+_SENTENCES: dict[str, Callable[[Mapping[str, Any], View], str | None]] = {
+    "reached": _reached,
+    "synced": _synced,
+    "master": _master,
+    "following": lambda event, view: "running" if not event.get("adopted") else "following again",
+    "agent": _agent,
+    "note": lambda event, view: str(event["message"]),
+    "lost": lambda event, view: f"{_name(event['node'], view)}: {event['message']}; trying again",
+    "found": lambda event, view: f"{_name(event['node'], view)}: reached again, nothing was lost",
+    "gone": lambda event, view: f"{_name(event['node'], view)} is lost: {event['message']}",
+    "key unavailable": lambda event, view: f"cannot log in again: {event['message']}",
+    "attempt": lambda event, view: f"starting again: {event['why']}",
+    "stopping": _stopping,
+    "collecting": lambda event, view: "collecting the outputs",
+    "collected": _collected,
+    "collect failed": lambda event, view: f"the outputs could not be collected: {event['message']}",
+}
+
+
+def ending(folder: Folder, view: View) -> str:
+    """Why a job did not succeed: what, where, the last lines, and the next step."""
+    assert view.end is not None
+    lines = [f"{view.end['status']}: {view.end['reason_message']}"]
+    failure = view.failure or {}
+    if failure.get("traceback"):
+        lines += [f"    {line}" for line in failure["traceback"].rstrip().splitlines()[-30:]]
+    if failure.get("hint"):
+        lines.append(f"  hint: {failure['hint']}")
+    if failure.get("log"):
+        lines.append(f"  log: {failure['log']}")
+    lines.append(f"  next: launcher logs {folder.job_id}; everything is in {folder.root}")
+    return "\n".join(lines)
+
+
+def when(seconds: float | None) -> str:
+    """A time for people: local, to the second."""
+    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,0 +1,111 @@
+"""`launcher submit`: from a command and a folder to a trained model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from launcher import api, planning
+from launcher.cli import options
+from launcher.cli.follow import Interrupts, follow
+from launcher.cli.show import Screen
+from launcher.cluster import parse_duration, parse_name, parse_size
+from launcher.model import Command, to_json
+
+
+def _nproc(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{text!r} is neither a number of at least 1 nor auto")
+    return int(text)
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    bad = [value for value in values if "=" not in value or not value.partition("=")[0]]
+    if bad:
+        raise click.BadParameter(f"not NAME=VALUE: {', '.join(bad)}", ctx, param)
+    return {name: value for name, _, value in (value.partition("=") for value in values)}
+
+
+@click.command("submit", context_settings={"ignore_unknown_options": False})
+@click.argument("words", nargs=-1, metavar="[JOB.yaml] [-- SCRIPT ARGS...]", type=click.UNPROCESSED)
+@options.inventory
+@click.option("--name", type=options.Parsed("name", parse_name), help="Base of the job's id.")
+@click.option("--nodes", type=int, metavar="N", help="How many nodes; unset: all hosts of the inventory, locally 1.")
+@click.option("--instance-type", metavar="LABEL", help="Only hosts with this label.")
+@click.option("--nproc-per-node", type=options.Parsed("n|auto", _nproc), help="Processes per node; auto: one per GPU, else 1.")
+@click.option("--command", metavar="TEXT", help="Run this text with /bin/sh -c on every node, verbatim.")
+@click.option("--source-dir", metavar="DIR", help="The folder that goes to the nodes; the command runs in a copy of it.")
+@click.option("--env", multiple=True, metavar="K=V", callback=_pairs, help="Set a variable for the command; may be repeated.")
+@click.option("--env-file", multiple=True, metavar="FILE", help="Set the variables of a file of KEY=VALUE lines.")
+@click.option("--forward-env", multiple=True, metavar="GLOB", help="Take these variables of this shell along, too.")
+@click.option("--max-run-time", type=options.Parsed("time", parse_duration), help="Stop the job after that long: 90s, 15m, 2h.")
+@click.option("--grace", type=options.Parsed("time", parse_duration), help="Between TERM and KILL when the job is stopped; default 30s.")
+@click.option("--collect", multiple=True, metavar="CHANNEL", help="Bring this output here as well, e.g. checkpoints.")
+@click.option("--keep", is_flag=True, default=None, help="Keep working copy and spool on the nodes after a success.")
+@click.option("--max-code-size", type=options.Parsed("size", parse_size), help="Refuse a larger source folder; default 1GiB.")
+@click.option("-d", "--detach", is_flag=True, help="Return as soon as the job runs; `launcher attach` shows the rest.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and where each value came from; start nothing.")
+@options.output
+@click.pass_context
+def submit_command(ctx: click.Context, words: tuple[str, ...], detach: bool, dry_run: bool, output: str, **said: Any) -> None:
+    """Run a command on several nodes, and bring its model here.
+
+    A script after `--` is started by torchrun on every node; another program after `--` runs once per node as it is.
+    JOB.yaml may hold all of the options, with underscores.
+    """
+    request = _request(ctx, words, said, detach)
+    drafted = api.plan(request)
+    screen = Screen(output)
+    for warning in drafted.warnings:
+        screen.warn(warning)
+    if dry_run:
+        _print_plan(drafted, output)
+        return
+    with Interrupts() as interrupts:
+        folder = api.submit(drafted, screen.note, interrupts.note_from_now_on)
+        screen.begin(folder, drafted.plan)
+        code = follow(folder, screen, interrupts, until_running=detach)
+    if output == "json":
+        options.print_json(api.describe(folder))
+    elif detach and code == 0:
+        click.echo(folder.job_id)
+    ctx.exit(code)
+
+
+def _request(ctx: click.Context, words: tuple[str, ...], said: dict[str, Any], detach: bool) -> planning.Request:
+    job_file, command_words = _split(ctx, words)
+    command = said.pop("command")
+    lists = {key: tuple(said.pop(key)) or None for key in ("env_file", "forward_env", "collect")}
+    return planning.Request(
+        job_file=job_file, words=command_words, command=Command(shell=command) if command is not None else None, detached=detach,
+        env_file=lists["env_file"] or (), forward_env=lists["forward_env"] or (), collect=lists["collect"], **said,
+    )
+
+
+def _split(ctx: click.Context, words: tuple[str, ...]) -> tuple[str | None, tuple[str, ...] | None]:
+    """What stood before and after `--`; click drops the `--` itself, so it is looked for in what was typed."""
+    typed: list[str] = ctx.obj or []
+    behind = len(typed) - typed.index("--") - 1 if "--" in typed else 0
+    before, after = words[: len(words) - behind], words[len(words) - behind :]
+    if len(before) > 1 or (before and before[0].endswith(".py")):
+        raise click.UsageError(f"unexpected {' '.join(before)!r}: the script and its arguments go behind `--`", ctx)
+    return (before[0] if before else None), (after if "--" in typed else None)
+
+
+def _print_plan(drafted: planning.Draft, output: str) -> None:
+    plan = drafted.plan
+    if output == "json":
+        options.print_json({"schema_version": 1, **to_json(plan)})
+        return
+    click.echo(f"job      {plan.job_id}")
+    click.echo(f"backend  {plan.backend}, cluster {plan.cluster}")
+    for node in plan.nodes:
+        host = node.host
+        endpoint = f"{host.user + '@' if host.user else ''}{host.address}{f':{host.port}' if host.port else ''}"
+        click.echo(f"node {node.rank}   {host.name}" + (f" ({endpoint})" if endpoint != host.name else ""))
+    for key, value in to_json(plan.spec).items():
+        if value not in (None, {}, []):
+            click.echo(f"{key:<16} {value}   [{plan.origins.get(key, 'built-in')}]")

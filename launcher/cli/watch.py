@@ -1,0 +1,154 @@
+"""Commands that look at a job's course: attach, logs, events, wait."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import Any
+
+import click
+
+from launcher import api
+from launcher.cli import options
+from launcher.cli.follow import follow, leave_quietly
+from launcher.cli.show import Screen, sentence_of, when
+from launcher.errors import UsageError
+from launcher.feed import Feed, Lines
+
+
+@click.command("attach")
+@click.argument("job")
+@options.output
+@click.pass_context
+def attach_command(ctx: click.Context, job: str, output: str) -> None:
+    """Watch a job from its first line to its end; Ctrl-C only leaves.  Exits as the job did."""
+    folder = api.find(job)
+    leave_quietly()
+    api.ensure_coordinator(folder)
+    code = follow(folder, Screen(output), None)
+    if output == "json":
+        options.print_json(api.describe(folder))
+    ctx.exit(code)
+
+
+@click.command("wait")
+@click.argument("job")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Give up waiting after that long, with exit code 75.")
+@options.output
+@click.pass_context
+def wait_command(ctx: click.Context, job: str, timeout: float | None, output: str) -> None:
+    """Wait for a job's end; exits as the job did."""
+    folder = api.find(job)
+    feed = Feed(folder)
+    began = looked = time.monotonic()
+    api.ensure_coordinator(folder)
+    while True:
+        feed.read_events()
+        if feed.ended:
+            break
+        now = time.monotonic()
+        if timeout is not None and now - began >= timeout:
+            click.echo(f"{folder.job_id} is still {feed.view.status.value}", err=True)
+            ctx.exit(75)
+        if now - looked >= 1:
+            looked = now
+            api.ensure_coordinator(folder)
+        feed.wait()
+    if output == "json":
+        options.print_json(api.describe(folder))
+    else:
+        Screen(output).finish(folder, feed.view)
+    assert feed.view.end is not None
+    ctx.exit(int(feed.view.end["exit_code"]))
+
+
+@click.command("logs")
+@click.argument("job")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the job ends; Ctrl-C only leaves.")
+@click.option("--node", type=int, metavar="N", help="Only this node.")
+@click.option("--rank", type=int, metavar="R", help="Only the process of this global rank.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each log.")
+@click.option("--grep", metavar="REGEX", help="Only lines that match.")
+@click.option("--stderr", is_flag=True, help="Only what was printed to stderr.")
+@options.output
+def logs_command(job: str, following: bool, node: int | None, rank: int | None, tail: int | None, grep: str | None, stderr: bool, output: str) -> None:
+    """Show what a job's processes printed, each line with its `[node:rank]`."""
+    folder = api.find(job)
+    wanted = _Filter(node, rank, grep, stderr)
+    feed, screen = Feed(folder, tail), Screen()
+    if following:
+        leave_quietly()
+        api.ensure_coordinator(folder)
+    while True:
+        for item in feed.read(to_the_end=not following):
+            if isinstance(item, Lines):
+                _print(wanted.apply(item), screen, output)
+        if feed.ended or not following:
+            return
+        feed.wait()
+
+
+def _print(lines: Lines, screen: Screen, output: str) -> None:
+    if output == "text":
+        if lines.lines:
+            screen.lines(lines)
+        return
+    for line in lines.lines:
+        place = {"node": lines.node, "rank": lines.rank, "local_rank": lines.local_rank, "stream": lines.stream}
+        options.print_json({**place, "line": line.decode(errors="replace")})
+    sys.stdout.flush()
+
+
+class _Filter:
+    def __init__(self, node: int | None, rank: int | None, grep: str | None, stderr: bool) -> None:
+        self._node, self._rank, self._stderr = node, rank, stderr
+        try:
+            self._pattern = None if grep is None else re.compile(grep.encode())
+        except re.error as error:
+            raise UsageError(f"--grep {grep!r} is no regular expression: {error}") from error
+
+    def apply(self, lines: Lines) -> Lines:
+        """The lines that are wanted."""
+        import dataclasses
+
+        fits = self._node in (None, lines.node) and self._rank in (None, lines.rank) and (not self._stderr or lines.stream == "stderr")
+        kept = [line for line in lines.lines if self._pattern is None or self._pattern.search(line)] if fits else []
+        return dataclasses.replace(lines, lines=kept)
+
+
+@click.command("events")
+@click.argument("job")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the job ends; Ctrl-C only leaves.")
+@options.output
+def events_command(job: str, following: bool, output: str) -> None:
+    """Show what happened to a job; with -o json one JSON object a line."""
+    folder = api.find(job)
+    feed = Feed(folder)
+    if following:
+        leave_quietly()
+        api.ensure_coordinator(folder)
+    while True:
+        for event in feed.read_events():
+            _print_event(event, feed, output)
+        if feed.ended or not following:
+            return
+        sys.stdout.flush()
+        feed.wait()
+
+
+def _print_event(event: dict[str, Any], feed: Feed, output: str) -> None:
+    if output == "json":
+        options.print_json(event)
+        return
+    sentence = sentence_of(event, feed.view) or _plain(event)
+    click.echo(f"{when(event['time'])}  {sentence}")
+
+
+def _plain(event: dict[str, Any]) -> str:
+    if event["type"] == "agent":
+        told = event["event"]
+        details = {key: value for key, value in told.items() if key not in ("type", "attempt", "time") and value is not None}
+        return f"node {event['node']}: {told['type']} " + " ".join(f"{key}={value}" for key, value in details.items())
+    details = {key: value for key, value in event.items() if key not in ("n", "time", "type", "nodes") and value not in (None, "")}
+    return f"{event['type']} " + " ".join(f"{key}={value}" for key, value in details.items())

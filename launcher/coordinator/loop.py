@@ -1,0 +1,194 @@
+"""The one loop of one job: fold what was told, decide, act, write down.
+
+An event is written before the next step is taken, so that a coordinator that dies anywhere is replaced by one that
+knows as much.  Long steps run in a thread; the loop goes on hearing of cancels and of the nodes meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launcher.agent.watch import Watch
+from launcher.coordinator.owner import Owner
+from launcher.coordinator.steps import Steps
+from launcher.errors import LauncherError
+from launcher.model import Plan, from_json
+from launcher.policy import Rules, Step, View, decide, fold, next_deadline, verdict
+from launcher.store import Folder, read_json, write_json
+
+_DURABLE = {"starting", "attempt", "diagnosis", "collected", "end"}
+"""events that must be on the disk before anything follows from them"""
+_SILENT = {"still lost"}
+
+
+class Coordinator:
+    """A job's state, the queue of what is told of it, and the steps that move it on."""
+
+    def __init__(self, folder: Folder, owner: Owner) -> None:
+        self._folder = folder
+        self._owner = owner
+        plan = read_json(folder.plan)
+        self._plan = from_json(Plan, plan)
+        self._rules = Rules(self._plan.spec.max_run_time, self._plan.spec.grace)
+        self._told: queue.Queue[dict[str, Any]] = queue.Queue()
+        known = folder.read_events()
+        self._known = {_identity(event) for event in known if event.get("type") == "agent"}
+        self.view = fold(known)
+        self._steps = Steps(self._plan, folder, self._told.put, lambda: self.view)
+
+    def run(self) -> None:
+        """Coordinate until the end is written, or until somebody takes over."""
+        signal.signal(signal.SIGTERM, lambda *_: self._told.put({"type": "leave"}))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if self.view.created_at is None:
+            nodes = [{"rank": node.rank, "host": node.host.name} for node in self._plan.nodes]
+            self._record({"type": "created", "nodes": nodes, "time": self._plan.created_at})
+        self._record({"type": "coordinator", "pid": os.getpid(), "host": socket.gethostname()})
+        threading.Thread(target=self._watch_for_cancel, name="cancel", daemon=True).start()
+        while self._act(*decide(self.view, self._rules, time.time())):
+            self._save_state()
+
+    def give_up(self, error: Exception) -> None:
+        """A fault of ours: write it down as the job's end, if there is none yet."""
+        if self.view.end is None:
+            message = f"a fault of the launcher itself: {type(error).__name__}: {error}; see {self._folder.coordinator_log}"
+            self._end({"status": "Failed", "reason_code": "InternalError", "reason_message": message, "exit_code": 70})
+
+    def _act(self, step: Step, why: str) -> bool:
+        if step is Step.LEAVE:
+            return False
+        if step is Step.WAIT:
+            return self._wait()
+        if step is Step.FINISH:
+            return self._finish()
+        action = self._steps.action(step, why)
+        if step in (Step.REACH, Step.SYNC, Step.PROBE, Step.START, Step.COLLECT):
+            return self._attend(action, step)
+        self._record_all(action())
+        return True
+
+    def _wait(self) -> bool:
+        """Take what is told until something is, or until time alone changes the decision."""
+        deadline = next_deadline(self.view, self._rules)
+        try:
+            first = self._told.get(timeout=None if deadline is None else max(0.0, deadline - time.time()))
+        except queue.Empty:
+            return True
+        return self._take(first) and self._take_waiting()
+
+    def _take_waiting(self) -> bool:
+        while True:
+            try:
+                if not self._take(self._told.get_nowait()):
+                    return False
+            except queue.Empty:
+                return True
+
+    def _attend(self, action: Callable[[], list[dict[str, Any]]], step: Step) -> bool:
+        """Run a long step in a thread, and hear of everything else until it is done or the user wants an end."""
+        threading.Thread(target=self._run_step, args=(action, step), name=step.name, daemon=True).start()
+        while True:
+            event = self._told.get()
+            if event["type"] == "done":
+                self._record_all(event["events"])
+                return True
+            if event["type"] == "fault":
+                raise event["error"]
+            if not self._take(event):
+                return False
+            if self.view.cancel > (1 if self.view.starting else 0):
+                if step is Step.START:
+                    continue
+                self._steps.abandon()
+                if step is Step.COLLECT:
+                    self._record({"type": "collect failed", "message": "the collection was cancelled; the outputs are still on the nodes"})
+                return True
+
+    def _run_step(self, action: Callable[[], list[dict[str, Any]]], step: Step) -> None:
+        try:
+            self._told.put({"type": "done", "events": action()})
+        except LauncherError as error:
+            self._told.put({"type": "done", "events": [self._steps.failed(step, error)]})
+        except Exception as error:  # noqa: BLE001 - raised again by the loop, which owns the job's end
+            self._told.put({"type": "fault", "error": error})
+
+    def _take(self, event: dict[str, Any]) -> bool:
+        """Write down what was told and react at once where that cannot wait; False to leave the job to somebody else."""
+        kind = event["type"]
+        if kind == "leave":
+            return False
+        if kind in ("done", "fault") or kind in _SILENT:
+            return True
+        if kind == "agent" and _identity(event) in self._known:
+            return True
+        if kind == "key unavailable":
+            self._owner.report(kind)
+            if self.view.key_unavailable:
+                return True
+        self._record(event)
+        if kind == "found":
+            self._owner.report(None)
+            self._steps.greet_again(event["node"])
+        return True
+
+    def _finish(self) -> bool:
+        self._record_all(self._steps.clean_up(verdict(self.view).exit_code == 0))
+        end = verdict(self.view, self._plan.spec.max_run_time)
+        self._folder.environment.unlink(missing_ok=True)
+        status = {"status": end.status.value, "reason_code": end.reason_code, "reason_message": end.reason_message}
+        self._end({**status, "exit_code": end.exit_code})
+        return False
+
+    def _end(self, end: Mapping[str, Any]) -> None:
+        self._record({"type": "end", **end, "model": self.view.model})
+        self._save_state()
+
+    def _record_all(self, events: list[dict[str, Any]]) -> None:
+        for event in events:
+            self._record(event)
+
+    def _record(self, event: dict[str, Any]) -> None:
+        event = {"n": self.view.count, "time": time.time(), **event}
+        if event["type"] == "agent":
+            self._known.add(_identity(event))
+        self._folder.append(event, durable=event["type"] in _DURABLE)
+        fold([event], self.view)
+
+    def _save_state(self) -> None:
+        if self._told.empty():
+            view = self.view
+            state = {"status": view.status.value, "events_bytes": self._folder.events.stat().st_size, "started_at": view.started_at,
+                     "ended_at": view.ended_at, "exit_code": view.end["exit_code"] if view.end else None, "model_data": view.model}
+            write_json(self._folder.state, state)
+
+    def _watch_for_cancel(self) -> None:
+        watch, level = Watch(), 0
+        watch.add(str(self._folder.root))
+        while True:
+            wished = self._folder.cancel_level()
+            if wished > level:
+                level = wished
+                self._told.put({"type": "cancel", "level": level})
+            watch.wait()
+
+
+def _identity(event: Mapping[str, Any]) -> tuple[Any, str]:
+    return event["node"], json.dumps(event["event"], sort_keys=True)
+
+
+def log(text: str) -> None:
+    """A line for coordinator.log."""
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+__all__ = ["Coordinator", "View", "log"]

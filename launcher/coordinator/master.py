@@ -1,0 +1,99 @@
+"""Which address and port of node 0 the job uses: one that every other node has just connected to and read a nonce from."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.errors import NodeError, NodesFailed, NodeUnusable
+from launcher.fleet import Fleet
+from launcher.model import Plan
+
+_CONNECT_SECONDS = 5.0
+_VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "podman", "lxc", "tun", "tap")
+"""interfaces whose addresses are rarely meant: tried last"""
+
+
+def choose(plan: Plan, fleet: Fleet, facts: Mapping[int, Mapping[str, Any]], user: Mapping[str, str]) -> dict[str, Any]:
+    """{"address", "port", "interfaces": {rank: name}, "origin"}; raises NodesFailed naming each pair that cannot talk.
+
+    The user's own MASTER_ADDR and MASTER_PORT (flags, then cluster.yaml) win and are checked like any other.
+    """
+    asked_port = _port(user.get("MASTER_PORT"), plan.master.port)
+    nonce = secrets.token_hex(16)
+    port = int(fleet.ask_all("probe_listen", "no port on node 0", {0: {"port": asked_port, "nonce": nonce}})[0]["port"])
+    asked = user.get("MASTER_ADDR") or plan.master.address
+    origin = "--env" if user.get("MASTER_ADDR") else "cluster.yaml" if plan.master.address else "automatic"
+    others = [rank for rank in facts if rank != 0]
+    if asked:
+        _must_be_node_0(plan, fleet, asked)
+    if not others:
+        return {"address": asked or "127.0.0.1", "port": port, "interfaces": {}, "origin": origin}
+    candidates = [asked] if asked else _candidates(plan, facts)
+    request = {"candidates": candidates, "port": port, "nonce": nonce, "timeout": _CONNECT_SECONDS}
+    told = fleet.ask_all("probe_connect", "not every node answers", {rank: request for rank in others})
+    results = {rank: told[rank]["results"] for rank in others}
+    address = next((c for c in candidates if all("interface" in results[rank][c] for rank in others)), None)
+    if address is None:
+        raise _nobody_reaches(plan, results, candidates, port)
+    here = fleet.ask_all("probe_locate", "node 0 does not answer", {0: {"address": address}})[0]
+    interfaces = {str(rank): results[rank][address]["interface"] for rank in others}
+    return {"address": address, "port": port, "interfaces": {"0": here.get("interface"), **interfaces}, "origin": origin}
+
+
+def _port(text: str | None, configured: int | None) -> int | None:
+    if text is None:
+        return configured
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise NodeUnusable(f"MASTER_PORT={text} is not a port number (1 to 65535)", next_step="mend --env MASTER_PORT=...")
+    return int(text)
+
+
+def _must_be_node_0(plan: Plan, fleet: Fleet, address: str) -> None:
+    """A master address that is not node 0's would make every process wait for ever."""
+    told = fleet.ask_all("probe_locate", "node 0 does not answer", {0: {"address": address}})[0]
+    if told["own"]:
+        return
+    why = told.get("error") or f"it is {', '.join(told.get('resolved', []))} there"
+    raise NodeUnusable(f"MASTER_ADDR {address} is not an address of node 0 ({why})", where=plan.nodes[0].host.name,
+                       next_step="leave it out, or put the host that has it first (--hosts)")
+
+
+def _candidates(plan: Plan, facts: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Addresses of node 0, the likeliest first: what the inventory says, where ssh reached it, its other interfaces."""
+    if plan.backend == "local":
+        return ["127.0.0.1"]
+    first = plan.nodes[0].host
+    if first.internal_address:
+        return [first.internal_address]
+    own = [(name, text) for name, text in facts[0]["addresses"]]
+    reached = [text for text in facts[0]["reached_at"] if text in {address for _, address in own}]
+    taken = {text for rank, told in facts.items() if rank != 0 for _, text in told["addresses"]}
+    own = [(name, text) for name, text in own if text not in taken and _wanted(plan, name, text)]
+    own.sort(key=lambda pair: (pair[1] not in reached, pair[0].startswith(_VIRTUAL), ":" in pair[1]))
+    return [text for _, text in own]
+
+
+def _wanted(plan: Plan, interface: str, address: str) -> bool:
+    if plan.master.interface and interface != plan.master.interface:
+        return False
+    network = plan.master.network
+    return network is None or ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+
+
+def _nobody_reaches(plan: Plan, results: Mapping[int, Mapping[str, Any]], candidates: list[str], port: int) -> Exception:
+    name = plan.nodes[0].host.name
+    if not candidates:
+        return NodeUnusable("node 0 has no address that fits `master:` in cluster.yaml", where=name,
+                            next_step="loosen master.network or master.interface, or give the host an internal_address")
+    errors: list[NodeError] = []
+    for rank, tried in sorted(results.items()):
+        bad = [f"{address} port {port}: {told['error']}" for address, told in tried.items() if "error" in told]
+        if bad:
+            errors.append(NodeUnusable(f"cannot reach node 0 ({name})", where=plan.nodes[rank].host.name, lines=bad))
+    what = f"no address of node 0 ({name}) is reached by every other node"
+    error = NodesFailed(what, errors)
+    error.next_step = "open the training ports between the nodes, or name the right network by `master: {network: ...}` in cluster.yaml"
+    return error

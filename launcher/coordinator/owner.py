@@ -1,0 +1,64 @@
+"""Being the one coordinator of a job: the owner's record with its heartbeat, and a file lock as a second belt."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from launcher import owner
+from launcher.store import Folder, read_json, write_json
+
+HEARTBEAT_SECONDS = 5.0
+
+
+class AlreadyOwned(Exception):
+    """Another living coordinator has this job."""
+
+
+class Owner:
+    """Holds the job while the `with` block runs; raises AlreadyOwned on entry when somebody else does."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._trouble: str | None = None
+        self._over = threading.Event()
+        self._writing = threading.Lock()
+
+    def __enter__(self) -> Owner:
+        self._fd = os.open(self._folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyOwned from None
+        except OSError:
+            # Some network file systems know no locks; the record decides there.
+            if owner.is_alive(read_json(self._folder.owner)):
+                raise AlreadyOwned from None
+        self._record: dict[str, Any] = owner.here()
+        self._write()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._over.set()
+        with self._writing:
+            os.close(self._fd)
+
+    def report(self, trouble: str | None) -> None:
+        """Say in the record why we cannot do our work just now (`key unavailable`), or that we can again."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._write()
+
+    def _beat(self) -> None:
+        while not self._over.wait(HEARTBEAT_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        with self._writing:
+            if not self._over.is_set():
+                write_json(self._folder.owner, {**self._record, "heartbeat": time.time(), "trouble": self._trouble})

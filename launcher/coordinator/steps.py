@@ -1,0 +1,310 @@
+"""What each step of the loop does: it acts on the fleet and returns the events that say what came of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launcher import environ, torchrun
+from launcher.coordinator import master
+from launcher.diagnosis import diagnose
+from launcher.errors import CollectFailed, LauncherError, LinkLost, NodeError, NodeUnusable
+from launcher.fleet import Fleet
+from launcher.model import Plan, to_json
+from launcher.policy import Step, View
+from launcher.store import Folder, read_json
+
+Event = dict[str, Any]
+_PROGRESS_SECONDS = 0.5
+_COLLECT_TRIES = 4
+_REASONS = {Step.REACH: "NodesUnreachable", Step.SYNC: "SyncFailed", Step.PROBE: "NoMasterAddress", Step.START: "StartFailed"}
+
+
+class Steps:
+    """The acting half of the coordinator.  ``tell`` takes events that come while a step runs."""
+
+    def __init__(self, plan: Plan, folder: Folder, tell: Callable[[Event], None], view: Callable[[], View]) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._tell = tell
+        self._view = view
+        self._fleet: Fleet | None = None
+        self._facts: dict[int, dict[str, Any]] = {}
+
+    def action(self, step: Step, why: str) -> Callable[[], list[Event]]:
+        """What to call for a step; ``why`` as `decide` gave it."""
+        actions: dict[Step, Callable[[], list[Event]]] = {
+            Step.REACH: self._reach,
+            Step.SYNC: self._sync,
+            Step.PROBE: self._probe,
+            Step.START: self._start,
+            Step.STOP: lambda: self._stop(why, self._plan.spec.grace, 1),
+            Step.KILL: lambda: self._stop(why, 0, 2),
+            Step.GIVE_UP: lambda: self._give_up(int(why)),
+            Step.DIAGNOSE: self._diagnose,
+            Step.RETRY: lambda: [{"type": "attempt", "attempt": self._view().attempt + 1, "why": "lost the race for MASTER_PORT"}],
+            Step.COLLECT: self._collect,
+        }
+        return actions[step]
+
+    def failed(self, step: Step, error: LauncherError) -> Event:
+        """The event that says that a long step failed."""
+        if step is Step.COLLECT:
+            return {"type": "collect failed", "message": str(error)}
+        reason = getattr(error, "reason_code", None) or _REASONS[step]
+        return {"type": "broken", "step": step.name, "reason_code": reason, "message": str(error), "exit_code": error.exit_code}
+
+    def abandon(self) -> None:
+        """Hang up on every node at once; what a running step still does fails."""
+        if self._fleet is not None:
+            self._fleet.close(polite=False)
+            self._fleet = None
+
+    def greet_again(self, rank: int) -> None:
+        """A node is back: tell it what it may have missed."""
+        view = self._view()
+        if view.stopping and not view.nodes[rank].over:
+            self._wish([rank], 0 if view.stop_level > 1 else self._plan.spec.grace, view.stopping)
+
+    def clean_up(self, success: bool) -> list[Event]:
+        """Remove what a success leaves on the nodes, and let the agents go."""
+        fleet, self._fleet = self._fleet, None
+        if fleet is None:
+            return []
+        view, events = self._view(), []
+        if (success and not self._plan.spec.keep) or not view.starting:
+            try:
+                fleet.ask_all("node_release", "the working copies could not be removed everywhere", {rank: {} for rank in self._facts})
+            except (LauncherError, OSError) as error:
+                events.append({"type": "note", "message": f"{error}; `launcher gc` removes them later"})
+        fleet.close()
+        return events
+
+    def _reach(self) -> list[Event]:
+        view = self._view()
+        self._fleet = Fleet(self._plan, self._folder, self._tell)
+        if view.starting and all(node.started for node in view.nodes.values()):
+            # Adopted: everything runs already; each link connects when it can, and nobody waits for the slowest.
+            return [{"type": "reached", "nodes": []}]
+        count = 0
+        lock = threading.Lock()
+
+        def progress(rank: int) -> None:
+            nonlocal count
+            with lock:
+                count += 1
+                self._tell({"type": "progress", "step": "reach", "done": count, "total": len(self._plan.nodes)})
+
+        self._facts = self._fleet.reach(_programs(self._plan), progress)
+        self._check(self._facts)
+        nodes = [self._reached_node(rank) for rank in sorted(self._facts)]
+        return [{"type": "reached", "nodes": nodes, "groups": self._groups()}, *self._warnings()]
+
+    def _reached_node(self, rank: int) -> Event:
+        facts, node = self._facts[rank], self._plan.nodes[rank]
+        address = (facts["reached_at"] or [node.host.internal_address or node.host.address])[0]
+        kept = ("hostname", "user", "python", "python_version", "boot_id", "gpus", "job_dir")
+        entry = {"rank": rank, "host": node.host.name, "address": address}
+        return {**entry, "nproc": environ.processes(self._plan, node, facts), **{key: facts[key] for key in kept}}
+
+    def _check(self, facts: Mapping[int, Mapping[str, Any]]) -> None:
+        """Every program the command begins with is there; raises NodesFailed naming the nodes where one is not."""
+        assert self._fleet is not None
+        missing = {rank: [name for name, path in told["programs"].items() if path is None] for rank, told in facts.items()}
+        no_python = {rank for rank, told in facts.items() if self._plan.spec.command.script is not None and not told["python"]}
+        doomed = {rank for rank, told in facts.items() if told["logout"].get("kill")} if self._plan.detached else set()
+
+        def complain(link: Any) -> None:
+            rank = link.rank
+            if missing[rank] or rank in no_python:
+                names = ", ".join(missing[rank]) or "python3"
+                step = "name the environment that has it with `python:` or `venv:` in cluster.yaml"
+                raise NodeUnusable(f"no {names} in the PATH of a non-interactive log-in there", where=link.host.name, next_step=step)
+            if rank in doomed:
+                what = f"a log-out there ends all processes of {facts[rank]['user']} (KillUserProcesses=yes), a detached job too"
+                raise NodeUnusable(what, where=link.host.name, next_step="loginctl enable-linger, on that node")
+
+        self._fleet.each(complain, "not every node can run the command")
+
+    def _warnings(self) -> list[Event]:
+        """What may go wrong later, a sentence each, nodes with the same trouble in one."""
+        ipc = [told["hostname"] for _, told in sorted(self._facts.items()) if told["logout"].get("remove_ipc")]
+        if not ipc:
+            return []
+        text = "when the last log-in of this user ends, logind removes shared memory there (RemoveIPC), which data loaders use"
+        return [{"type": "note", "message": f"{', '.join(ipc)}: {text}; `loginctl enable-linger` there prevents it"}]
+
+    def _groups(self) -> list[list[int]]:
+        """Nodes that see each other's nonce share a file system: what lies there is brought and fetched once."""
+        assert self._fleet is not None
+        ranks = sorted(self._facts)
+        if len(ranks) == 1:
+            return [ranks]
+        told = self._fleet.ask_all("node_nonces", "not every node can be reached", {rank: {} for rank in ranks})
+        own = {rank: told[rank]["nonces"].get(str(rank)) for rank in ranks}
+        groups: list[list[int]] = []
+        for rank in ranks:
+            seen = told[rank]["nonces"]
+            group = next((g for g in groups if seen.get(str(g[0])) == own[g[0]]), None)
+            group.append(rank) if group is not None else groups.append([rank])
+        return groups
+
+    def _sync(self) -> list[Event]:
+        from launcher import code
+        from launcher.sync import Shipment, sync
+
+        assert self._fleet is not None
+        leaders = [group[0] for group in self._view().groups]
+        shipment = Shipment(self._folder.code, code.load(self._folder.root / "code.json").manifest()) if self._folder.code.is_dir() else None
+        sizes = _Progress(self._tell, "sync")
+        try:
+            reports = self._fleet.each(
+                lambda link: sync(link, shipment, self._plan.project, lambda done, total: sizes.update(link.rank, done, total)),
+                "the code could not be brought to every node",
+                leaders,
+            )
+        finally:
+            if shipment is not None:
+                shipment.close()
+        notes = list(dict.fromkeys(note for report in reports.values() for note in report.notes))
+        kept = ("host", "way", "files", "bytes", "mirror_seconds", "copy_seconds")
+        told = [{"node": rank, **{key: getattr(report, key) for key in kept}} for rank, report in sorted(reports.items())]
+        return [{"type": "synced", "nodes": told}, *({"type": "note", "message": note} for note in notes)]
+
+    def _probe(self) -> list[Event]:
+        assert self._fleet is not None
+        chosen = master.choose(self._plan, self._fleet, self._facts, self._user_environment(0))
+        return [{"type": "master", **chosen}]
+
+    def _start(self) -> list[Event]:
+        assert self._fleet is not None
+        view = self._view()
+        if not self._facts:
+            self._fleet.resume(view.attempt)
+            return [{"type": "following", "adopted": True}]
+        self._fleet.ask_all("probe_unlisten", "node 0 does not answer", {0: {}})
+        # Heard of by the loop before any node is told: whoever adopts the job then knows that commands may run.
+        self._tell({"type": "starting", "attempt": view.attempt})
+        requests = {node.rank: self._request(node.rank, view) for node in self._plan.nodes}
+        try:
+            self._fleet.start(view.attempt, requests)
+        except NodeError as error:
+            return self._start_failed([error])
+        except LauncherError as error:
+            return self._start_failed(getattr(error, "errors", [error]))
+        return [{"type": "following"}]
+
+    def _start_failed(self, errors: list[Any]) -> list[Event]:
+        ranks = {node.host.name: node.rank for node in self._plan.nodes}
+        gone: list[Event] = [{"type": "gone", "node": ranks[error.where], "message": error.what} for error in errors if error.where in ranks]
+        return [*gone, {"type": "following"}]
+
+    def _request(self, rank: int, view: View) -> dict[str, Any]:
+        node, facts = self._plan.nodes[rank], self._facts[rank]
+        assert view.master is not None
+        nproc = environ.processes(self._plan, node, facts)
+        place = environ.Place(facts, nproc, view.interfaces.get(rank))
+        settings = {k: v for k, v in torchrun.settings(self._plan.spec.grace, "").items() if k != "PET_LOG_DIR"}
+        orders = environ.orders(self._plan, node, place, view.master, self._user_environment(rank), settings)
+        argv = _argv(self._plan, rank, str(facts["python"]), view.master, nproc)
+        return {"argv": argv, "env": orders.settings, "defaults": orders.defaults, "drop": list(orders.drop), "bin": facts["bin"]}
+
+    def _user_environment(self, rank: int) -> dict[str, str]:
+        """The real values for one node: its host's own of cluster.yaml, and over them what the person set for the job."""
+        stored = read_json(self._folder.environment) or {"all": {}, "nodes": {}}
+        return {**stored["nodes"].get(str(rank), {}), **stored["all"]}
+
+    def _stop(self, reason: str, grace: float, level: int) -> list[Event]:
+        view = self._view()
+        self._wish([rank for rank, node in view.nodes.items() if not node.over], grace, reason)
+        return [{"type": "stopping", "reason": reason, "level": level, "grace": grace}]
+
+    def _wish(self, ranks: list[int], grace: float, reason: str) -> None:
+        """Nodes out of reach hear of it when they are back, from `greet_again`."""
+        assert self._fleet is not None
+        for rank in ranks:
+            try:
+                self._fleet.links[rank].post("node_stop", attempt=self._view().attempt, grace=grace, reason=reason)
+            except NodeError:
+                continue
+
+    def _give_up(self, rank: int) -> list[Event]:
+        node = self._view().nodes[rank]
+        for_ = time.time() - (node.lost_since or time.time())
+        return [{"type": "gone", "node": rank, "message": f"out of reach for {for_:.0f} s; what ran there may still run"}]
+
+    def _diagnose(self) -> list[Event]:
+        found = diagnose(self._view(), self._plan, self._folder)
+        return [{"type": "diagnosis", "failure": to_json(found.failure), "port_race": found.port_race}]
+
+    def _collect(self) -> list[Event]:
+        from launcher.outputs import collect
+
+        assert self._fleet is not None
+        view = self._view()
+        self._tell({"type": "collecting"})
+        reachable = [rank for rank, node in view.nodes.items() if node.lost_for_good is None]
+        groups = [[rank for rank in group if rank in reachable] for group in view.groups]
+        peers = {rank: self._fleet.links[rank] for rank in reachable}
+        pause = threading.Event()
+        for attempt in range(_COLLECT_TRIES):
+            try:
+                manifest = collect(peers, [g for g in groups if g], self._folder.output, self._plan.spec.collect, self._note)
+                return [{"type": "collected", "model": str(self._folder.output / "model"), **_summary(manifest)}]
+            except LinkLost as error:
+                if attempt == _COLLECT_TRIES - 1:
+                    raise CollectFailed(f"the outputs could not be fetched: {error.what}", where=error.where) from error
+                self._note(f"{error}; trying again")
+                # The link connects again by itself, at the latest after its longest pause.
+                pause.wait(2.0**attempt)
+        raise AssertionError("unreachable")
+
+    def _note(self, text: str) -> None:
+        self._tell({"type": "note", "message": text})
+
+
+def _summary(manifest: Any) -> dict[str, Any]:
+    told = json.loads(json.dumps(to_json(manifest)))
+    return {key: told[key] for key in ("conflicts", "left") if key in told} if isinstance(told, dict) else {}
+
+
+class _Progress:
+    """Adds up what the nodes' threads report, and tells it now and then."""
+
+    def __init__(self, tell: Callable[[Event], None], step: str) -> None:
+        self._tell, self._step = tell, step
+        self._nodes: dict[int, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._last = 0.0
+
+    def update(self, rank: int, done: int, total: int) -> None:
+        with self._lock:
+            self._nodes[rank] = (done, total)
+            now = time.monotonic()
+            if now - self._last < _PROGRESS_SECONDS and done < total:
+                return
+            self._last = now
+            done, total = (sum(column) for column in zip(*self._nodes.values(), strict=True))
+        self._tell({"type": "progress", "step": self._step, "done": done, "total": total, "unit": "bytes"})
+
+
+def _programs(plan: Plan) -> list[str]:
+    """Programs that must be in PATH on every node for the command to begin; only what is certain is asked."""
+    command = plan.spec.command
+    if command.argv is not None:
+        return [] if "/" in command.argv[0] else [command.argv[0]]
+    first = (command.shell or "").split()[:1]
+    return first if first and first[0] in ("torchrun", "python", "python3") else []
+
+
+def _argv(plan: Plan, rank: int, python: str, address: tuple[str, int], nproc: int) -> list[str]:
+    command = plan.spec.command
+    if command.script is not None:
+        return torchrun.command_line(command.script, python, master_addr=address[0], master_port=address[1],
+                                     nnodes=len(plan.nodes), node_rank=rank, nproc=nproc)
+    return list(command.argv) if command.argv is not None else ["/bin/sh", "-c", command.shell or ""]
+
+

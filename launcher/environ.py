@@ -1,0 +1,131 @@
+"""The environment of the command on one node: a pure function of the plan and of what the node told.
+
+Three layers come together on the node: its own environment, less what must not be inherited; defaults, which give way
+to what is set there; and settings, which win.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.model import Node, Plan
+
+DROPPED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_*", "TORCHELASTIC_*", "PET_*",
+           "NODE_RANK", "NNODES", "NPROC_PER_NODE", "LAUNCHER_*", "PAI_*", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY")
+"""names that are never inherited on a node: they speak of another job, or of the connection that started the agent"""
+ALLOWED = ("NCCL_*", "GLOO_*", "TORCH_*", "CUDA_*", "OMP_*", "HF_*", "WANDB_*")
+"""what goes along from the submitting side unasked"""
+_NOT_UNASKED = ("CUDA_VISIBLE_DEVICES", "*_HOME", "*_PATH", "*_DIR", "*_ROOT", "*_CACHE")
+"""of those, the ones that speak of the submitting machine; --forward-env can name them"""
+_NEVER = ("HOME", "PATH", "PWD", "OLDPWD", "SHELL", "SSH_*", "SLURM_*", "TERM", "DISPLAY", "XDG_*", "LS_COLORS", "_")
+"""what no pattern takes along"""
+_SECRET = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*CREDENTIAL*")
+CHANNELS = ("model", "checkpoints", "tensorboard")
+MASK = "****"
+
+
+def forwarded(environment: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
+    """What of the submitting side's environment goes along."""
+    return {name: value for name, value in sorted(environment.items()) if _goes_along(name, patterns)}
+
+
+def _goes_along(name: str, patterns: Sequence[str]) -> bool:
+    if _matches(name, _NEVER) or _matches(name, DROPPED):
+        return False
+    return _matches(name, patterns) or _matches(name, ALLOWED) and not _matches(name, _NOT_UNASKED)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def is_secret(name: str) -> bool:
+    """True when the value of a variable of that name is shown to nobody."""
+    return _matches(name.upper(), _SECRET)
+
+
+def masked(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment as it may be shown and stored readable."""
+    return {name: MASK if is_secret(name) else value for name, value in environment.items()}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is known of one node when the command is about to start."""
+
+    facts: Mapping[str, Any]
+    """the hello's reply"""
+    nproc: int
+    interface: str | None
+    """that carried the probe; None when there was none"""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How the node makes the command's environment out of its own."""
+
+    settings: dict[str, str]
+    defaults: dict[str, str]
+    drop: tuple[str, ...]
+
+
+def orders(
+    plan: Plan, node: Node, place: Place, master: tuple[str, int], user: Mapping[str, str], torchrun: Mapping[str, str]
+) -> Orders:
+    """The environment for one node.
+
+    ``user`` holds the real values of what the person set for it (flags, job file, cluster.yaml, forwarded variables);
+    ``torchrun`` what its version wants set.  The names are PAI's (see the table in the docs), then ours.
+    """
+    job_dir = str(place.facts["job_dir"])
+    settings = {
+        "MASTER_ADDR": master[0],
+        "MASTER_PORT": str(master[1]),
+        "WORLD_SIZE": str(len(plan.nodes)),
+        "RANK": str(node.rank),
+        "NODE_RANK": str(node.rank),
+        "NNODES": str(len(plan.nodes)),
+        "NPROC_PER_NODE": str(place.nproc),
+        "LAUNCHER_JOB_ID": plan.job_id,
+        "LAUNCHER_RESTART_COUNT": "0",
+        "PAI_WORKING_DIR": f"{job_dir}/code/",
+        "PAI_CONFIG_DIR": f"{job_dir}/input/config/",
+        **{f"PAI_OUTPUT_{channel.upper()}": f"{job_dir}/output/{channel}/" for channel in CHANNELS},
+    }
+    defaults = {"PYTHONUNBUFFERED": "1", **torchrun}
+    if len(plan.nodes) > 1 and place.interface:
+        defaults.update(GLOO_SOCKET_IFNAME=place.interface, NCCL_SOCKET_IFNAME=place.interface)
+    # MASTER_ADDR and MASTER_PORT of the user are in ``master`` already: they were checked there.
+    own = {name: value for name, value in user.items() if name not in settings}
+    slice_ = _gpu_slice(plan, node, place.facts)
+    return Orders({**slice_, **own, **settings}, {k: v for k, v in defaults.items() if k not in own}, DROPPED)
+
+
+def _gpu_slice(plan: Plan, node: Node, facts: Mapping[str, Any]) -> dict[str, str]:
+    """A simulated node's share of this machine's GPUs; a real node's CUDA_VISIBLE_DEVICES is its own."""
+    if plan.backend != "local" or not facts.get("gpu_ids"):
+        return {}
+    share = local_gpus(facts["gpu_ids"], node.rank, len(plan.nodes))
+    return {"CUDA_VISIBLE_DEVICES": ",".join(share)}
+
+
+def local_gpus(ids: Sequence[str], rank: int, nodes: int) -> list[str]:
+    """The GPUs of simulated node ``rank`` of ``nodes``: contiguous shares, the first ones larger by at most one."""
+    small, extra = divmod(len(ids), nodes)
+    start = rank * small + min(rank, extra)
+    return list(ids[start : start + small + (rank < extra)])
+
+
+def processes(plan: Plan, node: Node, facts: Mapping[str, Any]) -> int:
+    """How many processes the node starts: the user's number, its slots, its GPUs, else one."""
+    if plan.spec.nproc_per_node is not None:
+        return plan.spec.nproc_per_node
+    if node.host.slots is not None:
+        return node.host.slots
+    if plan.backend == "local":
+        return len(local_gpus(facts.get("gpu_ids", ()), node.rank, len(plan.nodes))) or 1
+    gpus = node.host.gpus if node.host.gpus is not None else int(facts.get("gpus", 0))
+    return gpus or 1

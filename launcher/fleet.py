@@ -1,0 +1,140 @@
+"""All agents of one job as one: reach them, ask them all, follow them as one stream of events.
+
+What the nodes tell comes out of ``tell`` as {"node": rank, ...}; connections that break come back by themselves (see link).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from launcher.agent import wire
+from launcher.errors import NodeError, NodesFailed
+from launcher.link import Address, Following, Link
+from launcher.model import Node, Plan
+from launcher.replica import Replica
+from launcher.store import Folder
+
+T = TypeVar("T")
+Tell = Callable[[dict[str, Any]], None]
+
+
+def marks(plan: Plan, rank: int) -> dict[str, str]:
+    """What in a process's environment says that it belongs to this node of this job."""
+    return {"LAUNCHER_JOB_ID": plan.job_id, "NODE_RANK": str(rank)}
+
+
+class Fleet:
+    """One link per node of the plan."""
+
+    def __init__(self, plan: Plan, folder: Folder, tell: Tell) -> None:
+        self.plan = plan
+        self._tell = tell
+        self.links = {node.rank: Link(_address(plan, node)) for node in plan.nodes}
+        self.replicas = {node.rank: Replica(folder.node_logs(node.rank)) for node in plan.nodes}
+        self._over = threading.Event()
+        threading.Thread(target=self._keep_alive, name="beats", daemon=True).start()
+
+    def reach(self, programs: Iterable[str], progress: Callable[[int], None]) -> dict[int, dict[str, Any]]:
+        """Connect to all nodes at once; {rank: what the hello told}.  Raises NodesFailed with every node's error."""
+        nonce = secrets.token_hex(8)
+        asked = list(programs)
+
+        def hello(link: Link) -> dict[str, Any]:
+            reply = link.connect(nonce=f"{nonce}-{link.rank}", python=link.host.python, venv=link.host.venv, programs=asked)
+            progress(link.rank)
+            return reply
+
+        return self.each(hello, "not every node can be reached")
+
+    def each(self, work: Callable[[Link], T], complaint: str, ranks: Iterable[int] | None = None) -> dict[int, T]:
+        """``work`` on every link (or those of ``ranks``) at once, a thread each; raises NodesFailed with every NodeError."""
+        results: dict[int, T] = {}
+        errors: dict[int, Exception] = {}
+
+        def one(rank: int) -> None:
+            try:
+                results[rank] = work(self.links[rank])
+            except Exception as error:  # noqa: BLE001 - carried to the caller, who raises it
+                errors[rank] = error
+
+        chosen = list(self.links if ranks is None else ranks)
+        threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in chosen]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        _raise_gathered(complaint, errors)
+        return results
+
+    def ask_all(self, op: str, complaint: str, each: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+        """The same request to the nodes in ``each`` (with its arguments), all sent before the first reply is awaited."""
+        errors: dict[int, Exception] = {}
+        replies: dict[int, dict[str, Any]] = {}
+        numbers: dict[int, int] = {}
+        for rank, arguments in each.items():
+            try:
+                numbers[rank] = self.links[rank].post(op, **arguments)
+            except NodeError as error:
+                errors[rank] = error
+        for rank, number in numbers.items():
+            try:
+                replies[rank] = self.links[rank].wait(number)
+            except NodeError as error:
+                errors[rank] = error
+        _raise_gathered(complaint, errors)
+        return replies
+
+    def start(self, attempt: int, each: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+        """Start the command on every node, or go on with it where it was started before, and follow."""
+        return self.each(
+            lambda link: link.follow(self._following(link.rank, attempt), "node_start", **each[link.rank]),
+            "the command could not be started on every node",
+        )
+
+    def resume(self, attempt: int) -> None:
+        """Follow commands that were started by an earlier coordinator; each link connects when it can."""
+        for rank, link in self.links.items():
+            following = self._following(rank, attempt)
+            for event in self.replicas[rank].events():
+                self._tell({"type": "agent", "node": rank, "event": event})
+            link.resume(following)
+
+    def _following(self, rank: int, attempt: int) -> Following:
+        def tell(event: dict[str, Any]) -> None:
+            if event.pop("from", None) == "agent":
+                self._tell({"type": "agent", "node": rank, "event": event})
+            else:
+                self._tell({**event, "node": rank})
+
+        return Following(attempt, marks(self.plan, rank), self.replicas[rank], tell)
+
+    def _keep_alive(self) -> None:
+        while not self._over.wait(wire.BEAT_SECONDS / 2):
+            for link in self.links.values():
+                link.beat()
+
+    def close(self, polite: bool = True) -> None:
+        """End all sessions; with ``polite`` return only when the agents are gone."""
+        self._over.set()
+        self.each(lambda link: link.close(polite), "closing")
+        for replica in self.replicas.values():
+            replica.close()
+
+
+def _address(plan: Plan, node: Node) -> Address:
+    return Address(plan.backend, node.host, node.rank, plan.job_id, plan.ssh)
+
+
+def _raise_gathered(complaint: str, errors: Mapping[int, Exception]) -> None:
+    if not errors:
+        return
+    known = [error for _, error in sorted(errors.items()) if isinstance(error, NodeError)]
+    unknown = [error for error in errors.values() if not isinstance(error, NodeError)]
+    if unknown:
+        raise unknown[0]
+    if len(known) == 1:
+        raise known[0]
+    raise NodesFailed(complaint, known)

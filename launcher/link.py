@@ -1,0 +1,403 @@
+"""One node's agent as the near side sees it: requests and replies, and a spool that flows into replicas.
+
+A link is one connection to one host, with one agent session on it.  A reader thread takes what comes; whoever asks
+waits for the reply with the same number.  When the connection breaks while a spool is followed, the link connects
+again and goes on from the bytes it has: nothing is lost and nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import json
+import queue
+import secrets
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from launcher import transports
+from launcher.agent import wire
+from launcher.errors import HostKeyChanged, HostKeyRevoked, HostKeyUnknown, LinkLost, LoginRefused, NodeError, NodeUnusable
+from launcher.model import Host, SshOptions
+from launcher.replica import Replica
+
+OnData = Callable[[int, int, bytes], None]
+_NEAR_STREAMS = 0x8000
+_BOOT_SECONDS = 30.0
+"""how long a log-in shell may take until our marker appears"""
+
+
+@cache
+def agent_archive() -> tuple[str, bytes]:
+    """(content hash, bytes) of the zipapp that travels to the nodes; the same sources always give the same bytes."""
+    folder = resources.files("launcher").joinpath("agent")
+    sources = {"launcher/__init__.py": b""}
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        if entry.name.endswith(".py"):
+            sources[f"launcher/agent/{entry.name}"] = entry.read_bytes()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in sources.items():
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+    content = buffer.getvalue()
+    return hashlib.sha256(content).hexdigest()[:32], content
+
+
+@cache
+def _boot_line() -> bytes:
+    text = resources.files("launcher").joinpath("agent/boot.py").read_text()
+    return f"exec({text!r})\n".encode()
+
+
+@dataclass(frozen=True)
+class Address:
+    """Whom to call and as whose agent."""
+
+    backend: str
+    host: Host
+    rank: int
+    job_id: str
+    options: SshOptions = SshOptions()
+
+
+@dataclass
+class Following:
+    """An attempt whose spool flows here: where its files go, and who hears of it."""
+
+    attempt: int
+    marks: Mapping[str, str]
+    replica: Replica
+    tell: Callable[[dict[str, Any]], None]
+    """called with {"type": ...} for `agent` events, `lost`, `found`, `key unavailable` and `drained`"""
+    names: dict[int, str] = field(default_factory=dict)
+
+
+class Link:
+    """A connection to one node's agent."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.host = address.host
+        self.rank = address.rank
+        self.transport: transports.Transport | None = None
+        self._channel: transports.Channel | None = None
+        self._replies: dict[int, queue.Queue[dict[str, Any] | NodeError]] = {}
+        self._on_data: OnData | None = None
+        self._numbers = itertools.count(1)
+        self._following: Following | None = None
+        self._closing = threading.Event()
+        self._sending = threading.Lock()
+        self._last_sent = time.monotonic()
+        self._reader: threading.Thread | None = None
+
+    def connect(self, **first: Any) -> dict[str, Any]:
+        """Connect, bring the agent there if need be, and say hello; returns the hello's reply.  Raises NodeErrors."""
+        reply = self._establish(first)
+        self._reader = threading.Thread(target=self._read_for_ever, name=f"link-{self.rank}", daemon=True)
+        self._reader.start()
+        return reply
+
+    def ask(
+        self,
+        op: str,
+        timeout: float | None = None,
+        on_data: OnData | None = None,
+        feed: Iterable[bytes] | None = None,
+        **arguments: Any,
+    ) -> dict[str, Any]:
+        """Send a request, after it what ``feed`` yields, and return the reply; its DATA frames go to ``on_data``.
+
+        Raises NodeUnusable when the node refuses, LinkLost when the connection is gone or ``timeout`` seconds pass.
+        """
+        return self.wait(self.post(op, on_data=on_data, feed=feed, **arguments), timeout)
+
+    def post(self, op: str, on_data: OnData | None = None, feed: Iterable[bytes] | None = None, **arguments: Any) -> int:
+        """Send a request without waiting; its number is for `wait`."""
+        number = next(self._numbers)
+        self._replies[number] = queue.Queue()
+        self._on_data = on_data
+        self._send(wire.message({"id": number, "op": op, **arguments}))
+        if feed is not None:
+            for chunk in feed:
+                self._send(wire.data(0, 0, chunk))
+            self._send(wire.data(0, 0, b""))
+        return number
+
+    def wait(self, number: int, timeout: float | None = None) -> dict[str, Any]:
+        """The reply to a posted request; raises as `ask`."""
+        try:
+            reply = self._replies[number].get(timeout=timeout)
+        except queue.Empty:
+            raise LinkLost(f"no answer within {timeout:g} s", where=self.host.name) from None
+        finally:
+            del self._replies[number]
+        if isinstance(reply, NodeError):
+            raise reply
+        return _settled(reply, self.host)
+
+    def open(self, words: Sequence[str]) -> transports.Channel:
+        """Start a program there on a second channel; its stream is clean from the first byte.  Raises NodeErrors."""
+        if self.transport is None:
+            raise LinkLost("not connected", where=self.host.name)
+        channel = self.transport.open(self._python_words())
+        marker = _Marker()
+        channel.send(_boot_line() + marker.order(words=list(words)))
+        rest = _await_marker(channel, marker, self.host)
+        return _Prefixed(channel, rest)
+
+    def follow(self, following: Following, op: str = "node_follow", **arguments: Any) -> dict[str, Any]:
+        """Start (`node_start`) or go on (`node_follow`) with a spool, from the bytes the replica has already."""
+        self._following = following
+        offsets = following.replica.offsets()
+        return self.ask(op, attempt=following.attempt, marks=dict(following.marks), offsets=offsets, **arguments)
+
+    def resume(self, following: Following) -> None:
+        """Connect in the background and go on with a spool that an earlier coordinator followed."""
+        self._following = following
+        self._reader = threading.Thread(target=self._resume_for_ever, name=f"link-{self.rank}", daemon=True)
+        self._reader.start()
+
+    def beat(self) -> None:
+        """Send a sign of life if nothing was sent for a while."""
+        if self._channel is not None and time.monotonic() - self._last_sent >= wire.BEAT_SECONDS - 0.1:
+            try:
+                self._send(wire.beat())
+            except NodeError:
+                return
+
+    def close(self, polite: bool = True) -> None:
+        """End the session and the connection; with ``polite`` wait for the agent to be gone."""
+        if polite and self._channel is not None and not self._closing.is_set():
+            try:
+                self._closing.set()
+                self.ask("node_bye", timeout=5)
+            except NodeError:
+                pass
+        self._closing.set()
+        self._drop()
+
+    def _establish(self, first: Mapping[str, Any]) -> dict[str, Any]:
+        self.transport = transports.connect(self.address.backend, self.host, self.address.options)
+        try:
+            channel = self.transport.open(self._python_words())
+            digest, content = agent_archive()
+            marker = _Marker()
+            request = {"id": 0, "op": "node_hello", **first}
+            order = {"agent": digest, "size": len(content), "workdir": self.host.workdir}
+            channel.send(_boot_line() + marker.order(**order, first=request, job=self.address.job_id, rank=self.rank))
+            rest = _await_marker(channel, marker, self.host)
+            rest = rest or channel.receive(wire.CHUNK, _BOOT_SECONDS)
+            if rest[:1] == b"!":
+                raise _too_old(self.host, rest[1:].decode(errors="replace"))
+            if rest[:1] == b"-":
+                channel.send(content)
+            return self._first_reply(channel, rest[1:])
+        except BaseException:
+            self._drop()
+            raise
+
+    def _first_reply(self, channel: transports.Channel, received: bytes) -> dict[str, Any]:
+        decoder = wire.Decoder()
+        frames = decoder.feed(received)
+        while not any(kind == wire.MESSAGE for kind, _ in frames):
+            received = _receive_early(channel, self.host)
+            frames += decoder.feed(received)
+        replies = [json.loads(payload) for kind, payload in frames if kind == wire.MESSAGE]
+        reply = _settled(replies[0], self.host)
+        self._channel, self._decoder = channel, decoder
+        return reply
+
+    def _python_words(self) -> list[str]:
+        host = self.host
+        python = f"{host.venv}/bin/python" if host.venv else host.python or "python3"
+        # -I -S: nothing of the user's Python set-up can disturb the agent, and it starts faster.
+        words = [python, "-ISuc", "import sys;exec(sys.stdin.buffer.readline())"]
+        return words if self.address.backend == "local" else ["exec", *words]
+
+    def _send(self, frame: bytes) -> None:
+        channel = self._channel
+        if channel is None:
+            raise LinkLost("the connection is gone", where=self.host.name)
+        with self._sending:
+            channel.send(frame)
+            self._last_sent = time.monotonic()
+
+    def _resume_for_ever(self) -> None:
+        if self._following is not None and self._come_back(self._following, pause=0.0):
+            self._read_for_ever()
+
+    def _read_for_ever(self) -> None:
+        while True:
+            error = self._read_until_broken()
+            self._drop(error)
+            following = self._following
+            if self._closing.is_set() or following is None:
+                return
+            following.tell({"type": "lost", "message": ": ".join([error.what, *error.lines[-1:]])})
+            if not self._come_back(following):
+                return
+
+    def _read_until_broken(self) -> NodeError:
+        while True:
+            channel = self._channel
+            if channel is None:
+                return LinkLost("closed", where=self.host.name)
+            try:
+                received = channel.receive(wire.CHUNK, wire.NEAR_PATIENCE)
+                if not received:
+                    _, stderr = channel.close()
+                    return LinkLost("the agent's session ended", where=self.host.name, lines=_last_lines(stderr))
+                for kind, payload in self._decoder.feed(received):
+                    self._take(kind, payload)
+            except TimeoutError:
+                return LinkLost(f"silent for {wire.NEAR_PATIENCE:g} s", where=self.host.name)
+            except LinkLost as error:
+                return error
+            except (wire.ProtocolError, ValueError) as error:
+                return LinkLost(f"the node sent something odd: {error}", where=self.host.name)
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == wire.DATA:
+            stream, offset, chunk = wire.split_data(payload)
+            if stream >= _NEAR_STREAMS:
+                if self._on_data is not None:
+                    self._on_data(stream - _NEAR_STREAMS, offset, chunk)
+            elif self._following is not None:
+                self._replicate(self._following, stream, offset, chunk)
+        elif kind == wire.MESSAGE:
+            value = json.loads(payload)
+            if "note" in value:
+                self._note(value["note"])
+            elif value.get("id") in self._replies:
+                self._replies[value["id"]].put(value)
+
+    def _replicate(self, following: Following, stream: int, offset: int, chunk: bytes) -> None:
+        for event in following.replica.write(following.names.get(stream, ""), offset, chunk):
+            following.tell({**event, "from": "agent"})
+
+    def _note(self, note: Mapping[str, Any]) -> None:
+        following = self._following
+        if following is None:
+            return
+        if "stream" in note:
+            following.names[int(note["stream"])] = str(note["name"])
+        elif "drained" in note:
+            following.tell({"type": "drained", "attempt": note["drained"]})
+
+    def _come_back(self, following: Following, pause: float = 0.25) -> bool:
+        """Connect again and follow on; False when the link was closed meanwhile."""
+        while not self._closing.wait(pause):
+            pause = min(max(pause * 2, 0.25), 10.0)
+            try:
+                self._establish({"nonce": "", "attempt": following.attempt, "python": self.host.python, "venv": self.host.venv})
+                following.names = {}
+                number = self.post(
+                    "node_follow",
+                    attempt=following.attempt,
+                    marks=dict(following.marks),
+                    offsets=following.replica.offsets(),
+                )
+                del self._replies[number]
+            except (LoginRefused, HostKeyUnknown, HostKeyChanged, HostKeyRevoked) as error:
+                following.tell({"type": "key unavailable", "message": error.what})
+                pause = 10.0
+            except NodeError as error:
+                following.tell({"type": "still lost", "message": error.what})
+            else:
+                following.tell({"type": "found"})
+                return True
+        return False
+
+    def _drop(self, error: NodeError | None = None) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+        if self.transport is not None:
+            self.transport.close()
+            self.transport = None
+        for replies in list(self._replies.values()):
+            replies.put(error or LinkLost("the connection was closed", where=self.host.name))
+
+
+class _Marker:
+    """A word nobody else prints.  It is sent in two halves, so that a shell that echoes its input cannot fake it."""
+
+    def __init__(self) -> None:
+        self._halves = (secrets.token_hex(8), secrets.token_hex(8))
+        self.text = "".join(self._halves).encode()
+
+    def order(self, **order: Any) -> bytes:
+        return json.dumps({"marker": self._halves, **order}).encode() + b"\n"
+
+
+class _Prefixed:
+    """A channel whose first bytes were already read."""
+
+    def __init__(self, channel: transports.Channel, first: bytes) -> None:
+        self._channel, self._first = channel, first
+        self.send, self.finish, self.close = channel.send, channel.finish, channel.close
+
+    def receive(self, limit: int, timeout: float | None = None) -> bytes:
+        if self._first:
+            chunk, self._first = self._first[:limit], self._first[limit:]
+            return chunk
+        return self._channel.receive(limit, timeout)
+
+
+def _await_marker(channel: transports.Channel, marker: _Marker, host: Host) -> bytes:
+    """Skip whatever rc files print; the bytes behind the marker."""
+    seen = b""
+    while marker.text not in seen:
+        seen += _receive_early(channel, host, seen)
+        if len(seen) > 16 << 20:
+            raise NodeUnusable("the log-in shell prints without end", where=host.name, lines=_last_lines(seen))
+    return seen.partition(marker.text)[2]
+
+
+def _receive_early(channel: transports.Channel, host: Host, seen: bytes = b"") -> bytes:
+    try:
+        received = channel.receive(wire.CHUNK, _BOOT_SECONDS)
+    except TimeoutError:
+        raise NodeUnusable(
+            f"logged in, but no answer within {_BOOT_SECONDS:g} s", where=host.name, lines=_last_lines(seen),
+            next_step="look at what the log-in shell's start-up files wait for",
+        ) from None
+    if received:
+        return received
+    status, stderr = channel.close()
+    raise _did_not_start(host, status, _last_lines(seen + b"\n" + stderr))
+
+
+def _did_not_start(host: Host, status: int | None, lines: list[str]) -> NodeError:
+    text = "\n".join(lines).lower()
+    if status == 127 or "not found" in text or "no such file" in text and "errno" not in text:
+        python = host.venv or host.python or "python3"
+        step = "install Python 3.8 or later there, or name an interpreter with `python:` in cluster.yaml"
+        return NodeUnusable(f"{python} was not found there", where=host.name, lines=lines, next_step=step)
+    if lines and "[Errno" in lines[-1]:
+        return NodeUnusable(f"the agent could not be put there: {lines[-1].partition(']')[2].strip()}", where=host.name)
+    return NodeUnusable(f"logged in, but our program did not start (exit status {status})", where=host.name, lines=lines)
+
+
+def _too_old(host: Host, version: str) -> NodeError:
+    step = "name a newer interpreter with `python:` in cluster.yaml"
+    return NodeUnusable(f"Python {version} there is older than 3.8", where=host.name, next_step=step)
+
+
+def _last_lines(text: bytes) -> list[str]:
+    return [line for line in text[-4096:].decode(errors="replace").splitlines() if line.strip()][-5:]
+
+
+def _settled(reply: Mapping[str, Any], host: Host) -> dict[str, Any]:
+    if "ok" in reply:
+        return dict(reply["ok"])
+    error = reply.get("error", {})
+    step = "free some space there, or name another `workdir:` in cluster.yaml" if error.get("kind") == "full" else ""
+    raise NodeUnusable(str(error.get("message", "refused")), where=host.name, next_step=step)

@@ -1,0 +1,318 @@
+"""From what a person said to a Plan: every value settled, with where it came from.  Asks no node anything.
+
+Precedence: flag > job file > cluster.yaml > built-in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import environ, torchrun
+from launcher.cluster import Cluster, load_cluster, load_hostfile, load_job, local_cluster, select_hosts
+from launcher.errors import UsageError
+from launcher.model import Command, Host, JobSpec, Node, Plan
+from launcher.store import home, new_job_id
+
+if TYPE_CHECKING:
+    from launcher.cluster.jobfile import JobFile
+
+_MAX_LOCAL_NODES = 64
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was said on the command line or in code; None: nothing was."""
+
+    job_file: str | None = None
+    words: tuple[str, ...] | None = None
+    """what stood after `--`"""
+    command: Command | None = None
+    name: str | None = None
+    cluster: str | None = None
+    hostfile: str | None = None
+    backend: str | None = None
+    nodes: int | None = None
+    hosts: str | None = None
+    exclude: str | None = None
+    instance_type: str | None = None
+    nproc_per_node: int | str | None = None
+    source_dir: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_file: tuple[str, ...] = ()
+    forward_env: tuple[str, ...] = ()
+    max_run_time: float | None = None
+    grace: float | None = None
+    collect: tuple[str, ...] | None = None
+    keep: bool | None = None
+    max_code_size: int | None = None
+    detached: bool = False
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A plan, the real values that it shows masked, and what the person should hear."""
+
+    plan: Plan
+    environment: dict[str, Any]
+    """{"all": variables for every node, "nodes": {rank: variables of that host}}; stored readable by the user alone"""
+    warnings: tuple[str, ...]
+
+
+class _Settings:
+    """Looks values up in the order of precedence, and remembers where each was found."""
+
+    def __init__(self, request: Request, job: JobFile | None) -> None:
+        self._request, self._job = request, job
+        self.origins: dict[str, str] = {}
+
+    def get(self, name: str, built_in: Any = None) -> Any:
+        said = getattr(self._request, name, None)
+        if said is not None and said != ():
+            self.origins[name] = "--" + name.replace("_", "-")
+            return said
+        said = getattr(self._job, name, None)
+        if said is not None and said != ():
+            assert self._job is not None
+            self.origins[name] = f"{self._job.path}:{self._job.lines.get(name, 1)}"
+            return said
+        self.origins[name] = "built-in"
+        return built_in
+
+
+def draft(request: Request, environment: Mapping[str, str]) -> Draft:
+    """Settle everything; raises UsageError.  ``environment`` is the submitting side's."""
+    job = load_job(request.job_file) if request.job_file else None
+    settings = _Settings(request, job)
+    warnings: list[str] = []
+    cluster = _cluster(settings)
+    command = _command(request, settings)
+    nodes = _nodes(settings, cluster, warnings)
+    user = _user_environment(request, job, settings, environment)
+    spec = _spec(settings, command, user, len(nodes), warnings)
+    source = spec.source_dir
+    now = time.time()
+    from launcher.code import project_name
+
+    plan = Plan(
+        job_id=new_job_id(spec.name, now), spec=spec, backend=cluster.backend, cluster=cluster.name, nodes=_masked_nodes(nodes),
+        project=project_name(Path(source)) if source else "none", ssh=cluster.ssh, master=cluster.master,
+        detached=request.detached, origins=settings.origins, created_at=now,
+    )
+    own = {str(node.rank): dict(node.host.env) for node in nodes}
+    return Draft(plan, {"all": user, "nodes": own}, tuple(warnings))
+
+
+def find_cluster(settings: _Settings) -> Cluster:
+    """The inventory that was named, else ./cluster.yaml, else the built-in local one."""
+    path, hostfile = settings.get("cluster"), settings.get("hostfile")
+    if path and hostfile:
+        raise UsageError("--cluster and --hostfile both name an inventory", next_step="keep one of them")
+    if hostfile:
+        return load_hostfile(hostfile)
+    if path:
+        return load_cluster(path)
+    named = os.environ.get("LAUNCHER_CLUSTER")
+    if named:
+        settings.origins["cluster"] = "LAUNCHER_CLUSTER"
+        return load_cluster(named)
+    if settings.get("backend") != "local" and settings.get("hosts") is None and Path("cluster.yaml").is_file():
+        settings.origins["cluster"] = "./cluster.yaml"
+        return load_cluster("cluster.yaml")
+    return local_cluster()
+
+
+def inventory(request: Request) -> Cluster:
+    """The hosts that a request means, as `launcher nodes` shows them."""
+    return _cluster(_Settings(request, None))
+
+
+def _cluster(settings: _Settings) -> Cluster:
+    cluster = find_cluster(settings)
+    backend = settings.get("backend")
+    if backend and backend != cluster.backend:
+        if backend == "ssh" and not cluster.hosts and settings.get("hosts") is None:
+            step = "name the machines: --cluster FILE, --hostfile FILE or --hosts a,b"
+            raise UsageError("--backend ssh needs hosts, and no inventory names any", next_step=step)
+        cluster = dataclasses.replace(cluster, backend=backend)
+    if cluster.backend != "local" or settings.get("hosts") is not None or settings.get("exclude") is not None:
+        cluster = select_hosts(cluster, settings.get("hosts"), settings.get("exclude"))
+    if backend == "local":
+        cluster = dataclasses.replace(cluster, backend="local")
+    return cluster
+
+
+def _command(request: Request, settings: _Settings) -> Command:
+    if request.words is not None and request.command is not None:
+        raise UsageError("there are two commands: --command, and the words after `--`", next_step="keep one of them")
+    if request.words is not None:
+        settings.origins["command"] = "the words after --"
+        return _of_words(request.words)
+    command = settings.get("command")
+    if command is None:
+        step = "add `-- SCRIPT.py ARGS`, --command TEXT, or a job file that has one"
+        raise UsageError("there is no command to run", next_step=step)
+    assert isinstance(command, Command)
+    return command
+
+
+def _of_words(words: tuple[str, ...]) -> Command:
+    """A Python script (or -m module) is started by torchrun; any other program as it is, once per node."""
+    if not words:
+        raise UsageError("there is nothing after `--`", next_step="add a script and its arguments")
+    if words[0].endswith(".py") or words[0] in ("-m", "--module"):
+        return Command(script=words)
+    hint = torchrun.empty_master_hint(words)
+    if hint:
+        raise UsageError("the command names no master", where="after --", next_step=hint)
+    return Command(argv=words)
+
+
+def _nodes(settings: _Settings, cluster: Cluster, warnings: list[str]) -> tuple[Node, ...]:
+    asked = settings.get("nodes")
+    label = settings.get("instance_type")
+    if asked is not None and asked < 1:
+        raise UsageError(f"--nodes {asked}: at least one node is needed")
+    if cluster.backend == "local":
+        return _local_nodes(cluster, asked or 1)
+    hosts = _labelled(cluster, label, warnings) if label else cluster.hosts
+    if asked is None:
+        settings.origins["nodes"] = "all hosts of the inventory"
+    if asked is not None and asked > len(hosts):
+        kind = f" with instance_type {label}" if label and len(hosts) != len(cluster.hosts) else ""
+        problems = [f"{host.name} ({host.address})" for host in hosts]
+        raise UsageError(f"--nodes {asked}, but there are {len(hosts)} hosts{kind}", problems=problems, next_step="ask for fewer, or add hosts")
+    return tuple(Node(rank, host) for rank, host in enumerate(hosts[: asked or len(hosts)]))
+
+
+def _local_nodes(cluster: Cluster, count: int) -> tuple[Node, ...]:
+    if count > _MAX_LOCAL_NODES:
+        raise UsageError(f"--nodes {count}: this machine simulates at most {_MAX_LOCAL_NODES} nodes")
+    template = cluster.template
+    python = template.python or (None if template.venv else sys.executable)
+    workdir = str(home()) if template.workdir == Host("", "").workdir else template.workdir
+    base = dataclasses.replace(template, python=python, workdir=workdir)
+    return tuple(Node(rank, dataclasses.replace(base, name=f"local-{rank}", address="localhost")) for rank in range(count))
+
+
+def _labelled(cluster: Cluster, label: str, warnings: list[str]) -> tuple[Host, ...]:
+    known = sorted({host.instance_type for host in cluster.hosts if host.instance_type})
+    if not known:
+        warnings.append(f"no host has an instance_type; {label!r} is ignored")
+        return cluster.hosts
+    hosts = tuple(host for host in cluster.hosts if host.instance_type == label)
+    if not hosts:
+        raise UsageError(f"no host has instance_type {label!r}", problems=known, next_step="use one of these")
+    return hosts
+
+
+def _user_environment(request: Request, job: JobFile | None, settings: _Settings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Flags over files over the job file over what is forwarded."""
+    patterns = settings.get("forward_env", ())
+    files = settings.get("env_file", ())
+    merged = environ.forwarded(environment, patterns)
+    settings.origins.update({f"env.{name}": "this shell" for name in merged})
+    layers: list[tuple[str, Mapping[str, str]]] = [("job file", (job.env or {}) if job else {})]
+    layers += [(str(path), read_env_file(Path(path))) for path in files]
+    layers.append(("--env", request.env))
+    for origin, layer in layers:
+        merged.update(layer)
+        settings.origins.update({f"env.{name}": origin for name in layer})
+    fixed = sorted(set(merged) & {"WORLD_SIZE", "RANK", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "LAUNCHER_JOB_ID", "LOCAL_RANK"})
+    if fixed:
+        raise UsageError("these variables are the launcher's own", problems=fixed, next_step="leave them out; --nodes and --nproc-per-node set them")
+    return merged
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """KEY=VALUE lines (`export`, quotes as in a shell, comments); UsageError lists every line that is none of these."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the env file cannot be read: {error}", where=str(path)) from error
+    values: dict[str, str] = {}
+    problems: list[str] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            problems.append(f"{path}:{number}: {error}: {line.strip()}")
+            continue
+        words = words[1:] if words[:1] == ["export"] else words
+        name, equals, value = words[0].partition("=") if words else ("", "", "")
+        if words and (len(words) > 1 or not equals or not name.isidentifier()):
+            problems.append(f"{path}:{number}: not KEY=VALUE (quote a value with spaces): {line.strip()}")
+        elif words:
+            values[name] = value
+    if problems:
+        raise UsageError("the env file has lines that cannot be understood", problems=problems)
+    return values
+
+
+def _spec(settings: _Settings, command: Command, user: Mapping[str, str], nodes: int, warnings: list[str]) -> JobSpec:
+    nproc = _processes(settings, command)
+    text = command.shell or shlex.join(command.argv or ())
+    if command.script is None and nproc is not None and nproc > 1 and not torchrun.uses_launcher(command.shell or command.argv or ""):
+        warnings.append(f"nproc_per_node is {nproc}, but `{text}` starts neither torchrun nor another process launcher: it runs once per node")
+    spec = JobSpec(
+        command=command, name=settings.get("name") or _base_name(command), source_dir=_source_dir(settings), nodes=nodes, nproc_per_node=nproc,
+        env=environ.masked(user), forward_env=tuple(settings.get("forward_env", ())), instance_type=settings.get("instance_type"),
+        max_run_time=settings.get("max_run_time"), grace=settings.get("grace", JobSpec.grace),
+        collect=_channels(settings.get("collect")), keep=bool(settings.get("keep", False)),
+        max_code_bytes=settings.get("max_code_size", JobSpec.max_code_bytes),
+    )
+    _check_script(command, spec.source_dir)
+    return spec
+
+
+def _processes(settings: _Settings, command: Command) -> int | None:
+    said = settings.get("nproc_per_node")
+    inside = torchrun.nproc_in(command.shell or shlex.join(command.argv or ())) if command.script is None else None
+    if said is None and inside is not None:
+        settings.origins["nproc_per_node"] = "the command's own --nproc_per_node"
+        return inside
+    if said in (None, "auto"):
+        return None
+    if isinstance(said, str) or said < 1:
+        raise UsageError(f"--nproc-per-node {said}: a number of at least 1, or auto")
+    return int(said)
+
+
+def _base_name(command: Command) -> str:
+    words = command.script or command.argv or tuple((command.shell or "job").split()[:1])
+    return Path(words[1] if words[0] in ("-m", "--module") and len(words) > 1 else words[0]).stem or "job"
+
+
+def _source_dir(settings: _Settings) -> str | None:
+    said = settings.get("source_dir")
+    return None if said is None else str(Path(said).expanduser().absolute())
+
+
+def _channels(said: tuple[str, ...] | None) -> tuple[str, ...]:
+    """What is collected: model and tensorboard always, and what was asked for besides."""
+    channels = list(JobSpec.__dataclass_fields__["collect"].default)
+    return tuple(dict.fromkeys([*channels, *(said or ())]))
+
+
+def _check_script(command: Command, source_dir: str | None) -> None:
+    """A script that is not in the source folder would be missed only on the nodes."""
+    if command.script is None or command.script[0] in ("-m", "--module") or os.path.isabs(command.script[0]):
+        return
+    if source_dir is None:
+        raise UsageError(f"{command.script[0]} goes to the nodes with a source folder, and none is named",
+                         next_step="add --source-dir DIR")
+    if not (Path(source_dir) / command.script[0]).is_file():
+        found = sorted(path.name for path in Path(source_dir).glob("*.py"))[:5]
+        raise UsageError(f"there is no {command.script[0]} in the source folder", where=source_dir, problems=found,
+                         next_step="name the script relative to --source-dir")
+
+
+def _masked_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    return tuple(Node(n.rank, dataclasses.replace(n.host, env=environ.masked(n.host.env))) for n in nodes)

@@ -1,0 +1,421 @@
+"""State is a fold of events, and what comes next is a pure function of the state.
+
+`fold` turns a job's events into a View; `decide` looks at a View and the clock and names the next Step.  Nothing here
+reads a file, a clock or a network: everything is tested as a table.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.model import Status
+
+MAX_PORT_RACES = 3
+"""how often a lost race for MASTER_PORT is answered by a new attempt"""
+STOP_MARGIN = 10.0
+"""seconds beyond the grace that a stopping job waits for a node out of reach"""
+
+
+class Step(enum.Enum):
+    """What the coordinator does next."""
+
+    REACH = "connect to every node"
+    SYNC = "bring the code to every node"
+    PROBE = "find the address and port of node 0"
+    START = "start the command on every node, or go on following it"
+    WAIT = "wait for the next event"
+    GIVE_UP = "take a node that stays silent for lost"
+    STOP = "stop the command on every node, with grace"
+    KILL = "end the command on every node now"
+    DIAGNOSE = "find out what went wrong first"
+    RETRY = "start again with another port"
+    COLLECT = "bring the outputs here"
+    FINISH = "write the end"
+    LEAVE = "the job is over"
+
+
+@dataclass
+class NodeView:
+    """One node, as its events tell."""
+
+    rank: int
+    host: str
+    address: str | None = None
+    nproc: int | None = None
+    pid: int | None = None
+    started: bool = False
+    exit_code: int | None = None
+    exited_at: int | None = None
+    """number of the event that told the command's end: a smaller one was heard of first"""
+    outcome: dict[str, Any] | None = None
+    drained: bool = False
+    lost_since: float | None = None
+    lost_for_good: str | None = None
+    workers_gone: list[dict[str, Any]] = field(default_factory=list)
+    workers: dict[int, int] = field(default_factory=dict)
+    """{local rank: global rank}"""
+
+    @property
+    def over(self) -> bool:
+        """True when nothing more can come from this node in this attempt."""
+        return self.drained and self.outcome is not None or self.lost_for_good is not None
+
+    @property
+    def failed(self) -> bool:
+        """True when the command did not end well here."""
+        if self.lost_for_good is not None:
+            return True
+        return self.outcome is not None and (self.outcome.get("kind") != "exited" or self.outcome.get("exit_code") != 0)
+
+    @property
+    def status(self) -> str:
+        """A word for people."""
+        if self.lost_for_good is not None:
+            return "lost"
+        if self.outcome is not None:
+            return "failed" if self.failed else "ended"
+        if self.lost_since is not None:
+            return "unreachable"
+        return "running" if self.started else "reached" if self.address else "waiting"
+
+
+@dataclass
+class View:
+    """A job, as its events tell."""
+
+    nodes: dict[int, NodeView] = field(default_factory=dict)
+    attempt: int = 0
+    created_at: float | None = None
+    started_at: float | None = None
+    """when the command ran on all nodes"""
+    ended_at: float | None = None
+    reached: bool = False
+    """by the coordinator that lives now"""
+    synced: bool = False
+    master: tuple[str, int] | None = None
+    interfaces: dict[int, str | None] = field(default_factory=dict)
+    groups: list[list[int]] = field(default_factory=list)
+    """nodes that share a file system; every node is in one group"""
+    starting: bool = False
+    following: bool = False
+    """by the coordinator that lives now"""
+    cancel: int = 0
+    stopping: str | None = None
+    stop_level: int = 0
+    broken: dict[str, Any] | None = None
+    """what kept the job from starting"""
+    diagnosed: bool = False
+    failure: dict[str, Any] | None = None
+    port_race: bool = False
+    collected: bool = False
+    collect_error: str | None = None
+    collecting: bool = False
+    model: str | None = None
+    end: dict[str, Any] | None = None
+    coordinator: dict[str, Any] | None = None
+    key_unavailable: str | None = None
+    count: int = 0
+
+    @property
+    def status(self) -> Status:
+        """PAI's word for where the job is."""
+        if self.end is not None:
+            return Status(self.end["status"])
+        if self.started_at is not None or self.starting:
+            return Status.RUNNING
+        return Status.INITIALIZING if self.coordinator is not None else Status.CREATED
+
+    @property
+    def all_over(self) -> bool:
+        return bool(self.nodes) and all(node.over for node in self.nodes.values())
+
+
+def fold(events: Iterable[Mapping[str, Any]], view: View | None = None) -> View:
+    """The view that these events add up to, on top of ``view`` if one is given (which is changed)."""
+    view = view or View()
+    for event in events:
+        view.count += 1
+        handler = _FOLDS.get(str(event.get("type")))
+        if handler is not None:
+            handler(view, event)
+    return view
+
+
+def _created(view: View, event: Mapping[str, Any]) -> None:
+    view.created_at = event["time"]
+    for entry in event["nodes"]:
+        view.nodes[entry["rank"]] = NodeView(entry["rank"], entry["host"])
+
+
+def _coordinator(view: View, event: Mapping[str, Any]) -> None:
+    view.coordinator = {"pid": event["pid"], "host": event["host"]}
+    view.reached = view.following = view.collecting = False
+    view.key_unavailable = None
+    # A step that the last coordinator began and did not live to finish is taken again by this one.
+    view.stop_level = 0
+    for node in view.nodes.values():
+        node.drained = False
+        node.lost_since = None
+
+
+def _reached(view: View, event: Mapping[str, Any]) -> None:
+    view.reached = True
+    view.groups = event.get("groups") or view.groups
+    for entry in event["nodes"]:
+        node = view.nodes[entry["rank"]]
+        node.address, node.nproc = entry["address"], entry["nproc"]
+
+
+def _synced(view: View, event: Mapping[str, Any]) -> None:
+    view.synced = True
+
+
+def _master(view: View, event: Mapping[str, Any]) -> None:
+    view.master = (event["address"], event["port"])
+    view.interfaces = {int(rank): name for rank, name in event["interfaces"].items()}
+
+
+def _starting(view: View, event: Mapping[str, Any]) -> None:
+    view.starting = True
+
+
+def _following(view: View, event: Mapping[str, Any]) -> None:
+    view.following = True
+    view.started_at = view.started_at or event["time"]
+
+
+def _agent(view: View, event: Mapping[str, Any]) -> None:
+    """An event of a node's agent; one of an earlier attempt says nothing about this one."""
+    told, node = event["event"], view.nodes[event["node"]]
+    if told.get("attempt") != view.attempt:
+        return
+    kind = told["type"]
+    if kind == "started":
+        node.started, node.pid = True, told.get("pid")
+    elif kind == "workers":
+        for worker in told["workers"]:
+            if worker.get("local_rank") is not None and worker.get("rank") is not None:
+                node.workers[worker["local_rank"]] = worker["rank"]
+    elif kind == "worker gone":
+        node.workers_gone.append({**told, "seen": view.count})
+    elif kind == "exited":
+        node.exit_code, node.exited_at = told.get("exit_code"), view.count
+    elif kind == "outcome" and node.outcome is None:
+        node.outcome = dict(told)
+        node.exit_code = told.get("exit_code")
+        node.exited_at = node.exited_at or view.count
+
+
+def _drained(view: View, event: Mapping[str, Any]) -> None:
+    if event["attempt"] == view.attempt:
+        view.nodes[event["node"]].drained = True
+
+
+def _lost(view: View, event: Mapping[str, Any]) -> None:
+    node = view.nodes[event["node"]]
+    node.lost_since = node.lost_since or event["time"]
+
+
+def _found(view: View, event: Mapping[str, Any]) -> None:
+    view.nodes[event["node"]].lost_since = None
+    view.key_unavailable = None
+
+
+def _gone(view: View, event: Mapping[str, Any]) -> None:
+    view.nodes[event["node"]].lost_for_good = event["message"]
+    view.nodes[event["node"]].exited_at = view.count
+
+
+def _key_unavailable(view: View, event: Mapping[str, Any]) -> None:
+    view.key_unavailable = event["message"]
+
+
+def _broken(view: View, event: Mapping[str, Any]) -> None:
+    view.broken = dict(event)
+
+
+def _cancel(view: View, event: Mapping[str, Any]) -> None:
+    view.cancel = max(view.cancel, event["level"])
+
+
+def _stopping(view: View, event: Mapping[str, Any]) -> None:
+    view.stopping = view.stopping or event["reason"]
+    view.stop_level = max(view.stop_level, event["level"])
+
+
+def _diagnosis(view: View, event: Mapping[str, Any]) -> None:
+    view.diagnosed = True
+    view.failure = event.get("failure")
+    view.port_race = bool(event.get("port_race"))
+
+
+def _attempt(view: View, event: Mapping[str, Any]) -> None:
+    view.attempt = event["attempt"]
+    view.master, view.starting, view.following = None, False, False
+    view.stopping, view.stop_level, view.diagnosed, view.failure, view.port_race = None, 0, False, None, False
+    for rank, node in view.nodes.items():
+        view.nodes[rank] = NodeView(rank, node.host, node.address, node.nproc)
+
+
+def _collecting(view: View, event: Mapping[str, Any]) -> None:
+    view.collecting = True
+
+
+def _collected(view: View, event: Mapping[str, Any]) -> None:
+    view.collected, view.model = True, event.get("model")
+
+
+def _collect_failed(view: View, event: Mapping[str, Any]) -> None:
+    view.collected, view.collect_error = True, event["message"]
+
+
+def _end(view: View, event: Mapping[str, Any]) -> None:
+    view.end = dict(event)
+    view.ended_at = event["time"]
+
+
+_FOLDS = {
+    "created": _created,
+    "coordinator": _coordinator,
+    "reached": _reached,
+    "synced": _synced,
+    "master": _master,
+    "starting": _starting,
+    "following": _following,
+    "agent": _agent,
+    "drained": _drained,
+    "lost": _lost,
+    "found": _found,
+    "gone": _gone,
+    "key unavailable": _key_unavailable,
+    "broken": _broken,
+    "cancel": _cancel,
+    "stopping": _stopping,
+    "diagnosis": _diagnosis,
+    "attempt": _attempt,
+    "collecting": _collecting,
+    "collected": _collected,
+    "collect failed": _collect_failed,
+    "end": _end,
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The parts of a job's specification that decisions depend on, all in seconds."""
+
+    max_run_time: float | None = None
+    grace: float = 30.0
+    node_patience: float = 180.0
+    """how long one node may be out of reach while others are not"""
+
+
+def decide(view: View, rules: Rules, now: float) -> tuple[Step, str]:
+    """The next step; with STOP and KILL the reason (`failure`, `cancel`, `max_run_time`), with GIVE_UP the node's rank."""
+    if view.end is not None:
+        return Step.LEAVE, ""
+    if view.broken is not None or (view.cancel and not view.starting):
+        return Step.FINISH, ""
+    if not view.reached:
+        return Step.REACH, ""
+    if not view.starting:
+        return _prepare(view), ""
+    if not view.following:
+        return Step.START, ""
+    return _supervise(view, rules, now)
+
+
+def _prepare(view: View) -> Step:
+    if not view.synced:
+        return Step.SYNC
+    return Step.PROBE if view.master is None else Step.START
+
+
+def _supervise(view: View, rules: Rules, now: float) -> tuple[Step, str]:
+    if view.all_over:
+        return _conclude(view), ""
+    reason = _why_stop(view, rules, now)
+    if reason and view.stop_level == 0:
+        return (Step.KILL if view.cancel > 1 else Step.STOP), reason
+    if view.cancel > 1 and view.stop_level < 2:
+        return Step.KILL, reason or "cancel"
+    for node in view.nodes.values():
+        due = _gives_up_at(view, node, rules)
+        if due is not None and now >= due:
+            return Step.GIVE_UP, str(node.rank)
+    return Step.WAIT, ""
+
+
+def _gives_up_at(view: View, node: NodeView, rules: Rules) -> float | None:
+    """When a node out of reach counts as lost.
+
+    While no node at all can be reached it is rather we who are cut off, and the job goes on without us; but once the
+    user wants an end, a node that cannot be told holds it up for no longer than its grace.
+    """
+    if node.lost_since is None or node.over:
+        return None
+    if view.stopping:
+        return node.lost_since + rules.grace + STOP_MARGIN
+    alone = all(other.lost_since is not None or other.over for other in view.nodes.values())
+    return None if alone else node.lost_since + rules.node_patience
+
+
+def _why_stop(view: View, rules: Rules, now: float) -> str | None:
+    if view.stopping:
+        return view.stopping
+    if view.cancel:
+        return "cancel"
+    if any(node.failed for node in view.nodes.values()):
+        return "failure"
+    if rules.max_run_time is not None and view.started_at is not None and now - view.started_at >= rules.max_run_time:
+        return "max_run_time"
+    return None
+
+
+def _conclude(view: View) -> Step:
+    if not view.diagnosed:
+        return Step.DIAGNOSE
+    if view.port_race and view.attempt < MAX_PORT_RACES and not view.cancel:
+        return Step.RETRY
+    return Step.FINISH if view.collected else Step.COLLECT
+
+
+def next_deadline(view: View, rules: Rules) -> float | None:
+    """When, in seconds since the epoch, `decide` would answer differently without any event."""
+    times = [_gives_up_at(view, node, rules) for node in view.nodes.values()]
+    if rules.max_run_time is not None and view.started_at is not None and not view.stopping:
+        times.append(view.started_at + rules.max_run_time)
+    return min((at for at in times if at is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a job ends."""
+
+    status: Status
+    reason_code: str
+    reason_message: str
+    exit_code: int
+
+
+def verdict(view: View, max_run_time: float | None = None) -> Verdict:
+    """The end that a finished view adds up to; exit codes as in the command line's contract."""
+    if view.broken is not None:
+        code = int(view.broken.get("exit_code", 69))
+        return Verdict(Status.INITIALIZE_FAILED, str(view.broken["reason_code"]), str(view.broken["message"]), code)
+    if view.stopping == "cancel" or view.cancel and not (view.starting and view.collected and view.collect_error is None):
+        return Verdict(Status.TERMINATED, "Cancelled", "stopped by the user", 130)
+    if view.stopping == "max_run_time":
+        text = f"stopped after max_run_time, {max_run_time:g} s" if max_run_time else "stopped after max_run_time"
+        return Verdict(Status.FAILED, "MaxRunTimeExceeded", text, 143)
+    if view.failure is not None:
+        code = view.failure.get("exit_code")
+        lost = any(node.lost_for_good for node in view.nodes.values()) and code is None
+        reason = "NodeLost" if lost else str(view.failure.get("reason_code") or "CommandFailed")
+        return Verdict(Status.FAILED, reason, str(view.failure["message"]), 69 if code is None else int(code) or 70)
+    if view.collect_error is not None:
+        return Verdict(Status.FAILED, "CollectFailed", view.collect_error, 69)
+    return Verdict(Status.SUCCEED, "", "", 0)

@@ -1,0 +1,87 @@
+"""Byte-exact copies of one node's log files, grown from any offset on; the copies' sizes are the only memory needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+_NAME = re.compile(r"(events\.jsonl|std(out|err)\.log|ranks/attempt_\d+/(run_\d+_)?restart_\d+/\d+/std(out|err)\.log)\Z")
+
+
+class Replica:
+    """One node's logs below ``folder``.  Written by the reader thread of that node's link alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._files: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
+        self._line = b""
+        for name in ("stdout.log", "stderr.log"):
+            self._open(name)
+
+    def offsets(self) -> dict[str, int]:
+        """{name: bytes that are here}."""
+        found = [path for path in self.folder.rglob("*") if path.is_file()]
+        sizes = {str(path.relative_to(self.folder)): path.stat().st_size for path in found}
+        return {name: size for name, size in sizes.items() if _NAME.match(name)}
+
+    def write(self, name: str, offset: int, chunk: bytes) -> list[dict[str, Any]]:
+        """Put ``chunk`` at ``offset`` of a file; bytes that are here already are passed over.
+
+        Returns the agent's events that this completes.  Raises ValueError for a name or an offset that cannot be right:
+        what a node sends is not trusted to stay in its folder.
+        """
+        if not _NAME.match(name):
+            raise ValueError(f"a log called {name!r}")
+        fd = self._files.get(name)
+        fd = self._open(name) if fd is None else fd
+        have = self._sizes[name]
+        if offset > have:
+            raise ValueError(f"{name} goes on at byte {offset}, but ends at {have}")
+        fresh = chunk[have - offset :]
+        view = memoryview(fresh)
+        while view:
+            view = view[os.write(fd, view) :]
+        self._sizes[name] = have + len(fresh)
+        return self._events(fresh) if name == "events.jsonl" else []
+
+    def _open(self, name: str) -> int:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._files[name], self._sizes[name] = fd, os.fstat(fd).st_size
+        if name == "events.jsonl":
+            complete, _, self._line = path.read_bytes().rpartition(b"\n")
+        return fd
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events of this node's agent that are here."""
+        try:
+            return _parse((self.folder / "events.jsonl").read_bytes().split(b"\n"))
+        except FileNotFoundError:
+            return []
+
+    def _events(self, fresh: bytes) -> list[dict[str, Any]]:
+        *lines, self._line = (self._line + fresh).split(b"\n")
+        return _parse(lines)
+
+    def close(self) -> None:
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
+
+
+def _parse(lines: list[bytes]) -> list[dict[str, Any]]:
+    events = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and isinstance(event.get("type"), str):
+            events.append(event)
+    return events

@@ -1,0 +1,189 @@
+"""The job folder: the only place where the asking and the acting half of the house meet.
+
+Every file has one writer:
+
+    job.json plan.json env.json code/ code.json   submit, before the coordinator starts
+    cancel                                        whoever cancels (written whole, renamed into place)
+    events.jsonl state.json coordinator.json coordinator.log   the coordinator
+    logs/node-<rank>/                             that node's link, a thread of the coordinator
+    output/                                       the coordinator, at the end
+
+A file is written under a temporary name, flushed to disk and renamed; events are appended, a line at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import string
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import JobNotFound, UsageError
+
+LATEST = "latest"
+
+
+def home() -> Path:
+    """$LAUNCHER_HOME, else ~/.launcher."""
+    return Path(os.environ.get("LAUNCHER_HOME") or "~/.launcher").expanduser().absolute()
+
+
+def new_job_id(base: str, now: float) -> str:
+    """`<base name>-<YYYYMMDD>-<HHMMSS>-<4 random letters>`, local time; base is reduced to letters, digits, `.`, `_`, `-`."""
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in base).strip("-._") or "job"
+    letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))
+    return f"{safe[:80]}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{letters}"
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Replace ``path`` by ``content``: a reader sees the old bytes or the new ones, never a part."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
+    """As `write_atomically`, with a JSON document that people can read."""
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n", mode)
+
+
+def read_json(path: Path) -> Any:
+    """The JSON document at ``path``, None when there is none or it is not whole."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+class Folder:
+    """Paths and small files of one job."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.job_id = root.name
+        self.plan = root / "plan.json"
+        self.job = root / "job.json"
+        self.environment = root / "env.json"
+        self.events = root / "events.jsonl"
+        self.state = root / "state.json"
+        self.owner = root / "coordinator.json"
+        self.lock = root / "coordinator.lock"
+        self.coordinator_log = root / "coordinator.log"
+        self.cancel = root / "cancel"
+        self.code = root / "code"
+        self.logs = root / "logs"
+        self.output = root / "output"
+
+    def node_logs(self, rank: int) -> Path:
+        """Where the logs of one node are."""
+        return self.logs / f"node-{rank}"
+
+    def rank_log(self, node: int, attempt: int, local_rank: int, which: str = "stderr") -> Path:
+        """The newest log of one process: that of torchrun's last restart."""
+        top = self.node_logs(node) / "ranks" / f"attempt_{attempt}"
+        found = sorted(top.glob(f"*restart_*/{local_rank}/{which}.log"), key=lambda p: p.stat().st_mtime_ns)
+        return found[-1] if found else top / "restart_0" / str(local_rank) / f"{which}.log"
+
+    def append(self, event: Mapping[str, Any], durable: bool = False) -> None:
+        """Add an event in one write; ``durable`` waits until it is on the disk."""
+        line = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+        fd = os.open(self.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(fd, line)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """All events so far; a line that is not whole yet is left out."""
+        try:
+            lines = self.events.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        return [event for event in map(_event, lines) if event is not None]
+
+    def cancel_level(self) -> int:
+        """0: nobody cancelled; 1: stop with grace; 2: kill now."""
+        wish = read_json(self.cancel)
+        return int(wish.get("level", 1)) if isinstance(wish, dict) else 0
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+class Store:
+    """All jobs of one $LAUNCHER_HOME."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or home()
+        self.jobs = self.root / "jobs"
+
+    def create(self, job_id: str) -> Folder:
+        """An empty folder for a new job, readable by the user alone."""
+        try:
+            self.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            root = self.jobs / job_id
+            root.mkdir(mode=0o700)
+        except OSError as error:
+            step = "name a writable place by LAUNCHER_HOME"
+            raise UsageError(f"cannot make the job folder: {error.strerror}", where=str(self.jobs), next_step=step) from error
+        return Folder(root)
+
+    def folders(self) -> Iterator[Folder]:
+        """Every job's folder, oldest first."""
+        try:
+            entries = [entry for entry in os.scandir(self.jobs) if entry.is_dir() and not entry.name.startswith(".")]
+        except FileNotFoundError:
+            return
+        for entry in sorted(entries, key=lambda entry: (_birth(entry.name), entry.name)):
+            yield Folder(Path(entry.path))
+
+    def find(self, name: str) -> Folder:
+        """The job of that id, of that unique prefix, or the `latest`; JobNotFound names the candidates."""
+        exact = self.jobs / name
+        if name and "/" not in name and name not in (".", "..", LATEST) and exact.is_dir():
+            return Folder(exact)
+        folders = list(self.folders())
+        if name == LATEST:
+            found = folders[-1:]
+        else:
+            found = [folder for folder in folders if name and folder.job_id.startswith(name)]
+        if len(found) == 1:
+            return found[0]
+        raise _not_found(name, found, folders, self.jobs)
+
+
+def _not_found(name: str, found: list[Folder], folders: list[Folder], where: Path) -> JobNotFound:
+    if found:
+        what = f"{name!r} is the beginning of {len(found)} jobs"
+        return JobNotFound(what, problems=[folder.job_id for folder in found[-5:]], next_step="give more of the name")
+    if not folders:
+        return JobNotFound(f"no job {name!r}: there are no jobs yet", where=str(where), next_step="launcher submit --help")
+    import difflib
+
+    names = [folder.job_id for folder in folders]
+    close = difflib.get_close_matches(name, names, n=3) or names[-3:]
+    return JobNotFound(f"no job {name!r}", where=str(where), problems=close, next_step="launcher list")
+
+
+def _birth(job_id: str) -> str:
+    # The id ends in -YYYYMMDD-HHMMSS-xxxx.
+    return job_id[-20:-5]

@@ -11,12 +11,12 @@ import binascii
 import os
 import socket
 import stat
-import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import paramiko
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import PKey, UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType, PasswordRequiredException, SSHException
@@ -28,14 +28,6 @@ from launcher.transports.ssh_config import SshSettings
 
 _MAGIC = b"openssh-key-v1\0"
 _PUBLIC = (b"ssh-", b"ecdsa-", b"sk-")
-
-_CLASSES: dict[str, type[PKey]] = {
-    "ssh-ed25519": paramiko.Ed25519Key,
-    "ssh-rsa": paramiko.RSAKey,
-    "ecdsa-sha2-nistp256": paramiko.ECDSAKey,
-    "ecdsa-sha2-nistp384": paramiko.ECDSAKey,
-    "ecdsa-sha2-nistp521": paramiko.ECDSAKey,
-}
 
 METHODS = {
     "publickey": "the server takes keys, but none of these: is the public key in ~/.ssh/authorized_keys there (ssh-copy-id)?",
@@ -116,7 +108,7 @@ class KeyRing:
             key = _load(identity)
             for path in (identity.path + "-cert.pub", *self._settings.certificate_files):
                 if os.path.exists(path) and _certifies(path, key):
-                    certified = _load(identity, shared=False)
+                    certified = _load(identity)
                     certified.load_certificate(path)
                     yield Candidate(certified, f"{label} with {path}")
             yield Candidate(key, label)
@@ -265,23 +257,18 @@ def _string(data: bytes) -> tuple[bytes, bytes]:
     return data[4:end], data[end:]
 
 
-_SHARED: weakref.WeakValueDictionary[tuple[str, int, int], PKey] = weakref.WeakValueDictionary()
-_SHARED_LOCK = threading.Lock()
+def _load(identity: Identity) -> PKey:
+    """The private key of a file.
 
-
-def _load(identity: Identity, shared: bool = True) -> PKey:
-    """The private key.  Log-ins under way at the same time share it (an RSA key is costly to check); it is
-    forgotten with the last of them."""
-    status = os.stat(identity.path)
-    place = (identity.path, status.st_mtime_ns, status.st_size)
-    with _SHARED_LOCK:
-        key = _SHARED.get(place) if shared else None
-        if key is None:
-            kind = _CLASSES.get(identity.kind)
-            key = kind.from_private_key_file(identity.path) if kind else PKey.from_path(identity.path)
-            if shared:
-                _SHARED[place] = key
-        return key
+    An RSA key is taken without the test that its numbers are primes: that costs 180 ms of CPU for each host, and the
+    file is the user's own, which nobody else can read.
+    """
+    content = _bytes(identity.path) or b""
+    if identity.kind not in ("", "ssh-rsa"):
+        return PKey.from_path(identity.path)
+    load = load_ssh_private_key if b"BEGIN OPENSSH" in content else load_pem_private_key
+    loaded = load(content, None, unsafe_skip_rsa_key_validation=True)
+    return paramiko.RSAKey(key=loaded) if isinstance(loaded, RSAPrivateKey) else PKey.from_path(identity.path)
 
 
 def _certifies(path: str, key: PKey) -> bool:

@@ -123,8 +123,8 @@ def log_in(machine: SshSettings, gateway: fabric.Connection | None, deadline: De
 
 
 def close_chain(chain: Sequence[fabric.Connection]) -> None:
-    """Close them, the farthest first."""
-    for connection in reversed(chain):
+    """Close them, the nearest first: with its socket gone, no farther one can wait for a jump host that is stuck."""
+    for connection in chain:
         connection.client.close()
 
 

@@ -166,11 +166,11 @@ class SshChannel:
         return piece
 
     def _end(self, limit: int) -> bytes:
-        """What is left after the end of output; only a living connection, or a channel closed by the program's end,
-        makes that end a genuine one."""
+        """What is left after the end of output.  That end is a genuine one only if the server said so, by an EOF or an
+        exit status: paramiko closes the channels of a connection that died in the same way, before it says so."""
         left = self._piece(limit)
         self._keep_stderr()
-        if not left and not self._channel.eof_received:
+        if not left and not self._channel.eof_received and self._channel.exit_status < 0:
             raise _lost(self._settings, self._ending("the connection broke"))
         return left
 

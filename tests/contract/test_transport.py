@@ -28,7 +28,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 
 def reach(kind: str, server: Sshd) -> Transport:
-    return connect("ssh", server.host(), server.options) if kind == "ssh" else connect("local", Host("here", "here"), SshOptions())
+    if kind == "ssh":
+        return connect("ssh", server.host(), server.options)
+    return connect("local", Host("here", "here"), SshOptions())
 
 
 @pytest.fixture(params=["local", "ssh"])
@@ -167,7 +169,7 @@ def test_closing_the_transport_wakes_whoever_waits(transport: Transport) -> None
     def wait() -> None:
         try:
             outcome.append(channel.receive(10, 20))
-        except Exception as error:
+        except LinkLost as error:
             outcome.append(error)
 
     waiting = threading.Thread(target=wait)

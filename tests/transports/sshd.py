@@ -139,7 +139,8 @@ class Sshd:
         (self.folder / "sshd_config").write_text("\n".join([
             *lines, f"Port {self.port}", f"ListenAddress {self.address}", *(f"HostKey {key}" for key in self.host_keys),
             f"AuthorizedKeysFile {self.authorized_keys}", "StrictModes no", "UsePAM no", "PidFile none", "PermitRootLogin yes",
-            "PasswordAuthentication no", "KbdInteractiveAuthentication no", "MaxStartups 100", "PrintMotd no", f"SetEnv HOME={self.home}", ""]))
+            "PasswordAuthentication no", "KbdInteractiveAuthentication no", "MaxStartups 100", "PrintMotd no",
+            f"SetEnv HOME={self.home}", ""]))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -57,8 +57,9 @@ def test_which_lines_speak_of_a_host(tmp_path: Path, names: str, port: int, matc
 def test_lines_nobody_understands_harm_nothing(tmp_path: Path) -> None:
     """Comments, rubbish, authorities, broken base64, NULs and CRLF are passed over; the rest counts."""
     file = tmp_path / "known_hosts"
-    file.write_bytes(b"# a comment\n\n\xff\xfe\x00 rubbish\nonly-two fields\nnode1.example.org ssh-ed25519 !!!\n|1|broken ssh-rsa AAAA\n"
-                     b"@cert-authority *.example.org " + text(OTHER).encode() + b"\n@odd node1.example.org ssh-rsa AAAA\n"
+    file.write_bytes(b"# a comment\n\n\xff\xfe\x00 rubbish\nonly-two fields\nnode1.example.org ssh-ed25519 !!!\n"
+                     b"|1|broken ssh-rsa AAAA\n@cert-authority *.example.org " + text(OTHER).encode() + b"\n"
+                     b"@odd node1.example.org ssh-rsa AAAA\n"
                      b"node1.example.org " + text(KEY).encode() + b" comment with words\r\n")
     KnownHosts(settings(file)).judge(KEY)
 
@@ -204,7 +205,7 @@ def test_trust_shows_every_key_and_records_them_once(server: Sshd) -> None:
     server.known_hosts.unlink()
     server.key.rename(server.key.with_name("elsewhere"))
     keys = scan(server.host(), server.options)
-    expected = [subprocess.run(["ssh-keygen", "-l", "-f", f"{key}.pub"], capture_output=True, text=True, check=True).stdout.split()[1]
+    expected = [subprocess.check_output(["ssh-keygen", "-l", "-f", f"{key}.pub"], text=True).split()[1]
                 for key in server.host_keys]
     assert [(key.type, key.fingerprint, key.machine) for key in keys] == [
         ("ssh-ed25519", expected[0], "box"), ("ssh-rsa", expected[1], "box")]

@@ -237,7 +237,7 @@ def test_a_stopped_server_is_given_up_in_time(server: Sshd) -> None:
 
 def test_an_unknown_name_says_so(server: Sshd) -> None:
     """A name that does not resolve is not a dead host."""
-    with pytest.raises(HostUnreachable, match="the name no-such-host.invalid does not resolve"):
+    with pytest.raises(HostUnreachable, match=r"the name no-such-host\.invalid does not resolve"):
         connect("ssh", server.host(name="n1", address="no-such-host.invalid"), server.options)
 
 
@@ -277,7 +277,7 @@ def test_a_frozen_peer_blocks_nobody_for_long(server: Sshd) -> None:
     def flood() -> None:
         try:
             channel.send(b"x" * (32 << 20))
-        except Exception as error:
+        except LinkLost as error:
             outcome.append(error)
 
     sender = threading.Thread(target=flood)
@@ -295,7 +295,7 @@ def test_a_second_session_that_is_not_granted_says_so(tmp_path: Path) -> None:
     with Sshd(tmp_path / "sshd", ["MaxSessions 1"]) as server:
         transport = reach(server)
         channel = transport.open(["cat"])
-        with pytest.raises(NodeError, match="no further session .*MaxSessions"):
+        with pytest.raises(NodeError, match=r"no further session .*MaxSessions"):
             transport.open(["true"])
         channel.send(b"still here")
         assert channel.receive(100, 10) == b"still here"
@@ -369,7 +369,8 @@ def test_a_word_no_quoting_saves_is_refused(word: str) -> None:
 
 def test_the_command_line_is_plain_where_it_can_be() -> None:
     """Safe words stay bare, so that ~ is expanded; the rest is in single quotes."""
-    assert command_line(["~/x/bin/python", "-S", "a b", "~/my dir/x", "~", "a~b"]) == "~/x/bin/python -S 'a b' ~/'my dir/x' ~ 'a~b'"
+    words = ["~/x/bin/python", "-S", "a b", "~/my dir/x", "~", "a~b"]
+    assert command_line(words) == "~/x/bin/python -S 'a b' ~/'my dir/x' ~ 'a~b'"
 
 
 def test_nothing_is_printed_when_a_connection_fails(server: Sshd) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,14 +29,16 @@ def resolve(tmp_path: Path, config: str, **fields: object) -> SshSettings:
 
 def test_what_the_inventory_says_beats_a_host_star_block(tmp_path: Path) -> None:
     """User, port and key of the inventory win, whatever `Host *` at the top says."""
-    found = resolve(tmp_path, "Host *\n  User other\n  Port 77\n  IdentityFile /other\n", user="me", port=22, identity_file="/mi ne")
+    star = "Host *\n  User other\n  Port 77\n  IdentityFile /other\n"
+    found = resolve(tmp_path, star, user="me", port=22, identity_file="/mi ne")
     assert (found.user, found.port, found.identity_files[0], found.identities_only) == ("me", 22, "/mi ne", True)
 
 
 def test_what_the_inventory_does_not_say_is_the_users_configuration(tmp_path: Path) -> None:
     """Nothing is passed that was not asked for."""
     found = resolve(tmp_path, "Host *\n  User other\n  Port 77\n  HostName real\n  IdentityAgent none\n")
-    assert (found.user, found.port, found.hostname, found.identity_agent, found.identities_only) == ("other", 77, "real", None, False)
+    assert (found.user, found.port, found.hostname) == ("other", 77, "real")
+    assert (found.identity_agent, found.identities_only) == (None, False)
 
 
 def test_include_and_match_are_ssh_s_own(tmp_path: Path) -> None:
@@ -150,7 +154,8 @@ def chain(tmp_path: Path) -> Iterator[tuple[Sshd, Sshd, Sshd, Path]]:
     with Sshd(tmp_path / "a") as a, Sshd(tmp_path / "b") as b, Sshd(tmp_path / "c", ["ForceCommand echo reached c"]) as c:
         config, known = tmp_path / "config", tmp_path / "known"
         known.write_text("".join(server.known_hosts.read_text() for server in (a, b, c)))
-        blocks = [f"Host {name}\n  HostName 127.0.0.1\n  Port {server.port}\n  User {server.user}\n  IdentityFile {server.key}\n{more}"
+        blocks = [f"Host {name}\n  HostName 127.0.0.1\n  Port {server.port}\n  User {server.user}\n"
+                  f"  IdentityFile {server.key}\n{more}"
                   for name, server, more in (("a", a, ""), ("b", b, "  ProxyJump a\n"), ("c", c, "  ProxyJump b\n"))]
         config.write_text("".join(blocks) + f"Host *\n  IdentityAgent none\n  IdentitiesOnly yes\n  UserKnownHostsFile {known}\n")
         yield a, b, c, config
@@ -167,7 +172,7 @@ def test_a_chain_of_two_jump_hosts_is_walked(chain: tuple[Sshd, Sshd, Sshd, Path
 
 def test_a_fault_on_the_way_names_the_jump_host(chain: tuple[Sshd, Sshd, Sshd, Path], tmp_path: Path) -> None:
     """A wrong key at a, a dead c behind b: the error says which machine."""
-    a, b, c, config = chain
+    a, _, c, config = chain
     options = SshOptions(str(config))
     c.stop()
     with pytest.raises(HostUnreachable, match=rf"n1: the jump host 127.0.0.1 cannot reach 127.0.0.1 port {c.port}"):
@@ -176,6 +181,15 @@ def test_a_fault_on_the_way_names_the_jump_host(chain: tuple[Sshd, Sshd, Sshd, P
     a.authorized_keys.write_text(generate_key(tmp_path / "other").with_suffix(".pub").read_text())
     with pytest.raises(LoginRefused, match=r"n1 \(jump host a\)"):
         connect("ssh", Host("n1", "c"), options)
+
+
+def test_a_frozen_jump_host_holds_nobody(chain: tuple[Sshd, Sshd, Sshd, Path]) -> None:
+    """Closing a connection through a stopped jump host is prompt."""
+    transport = connect("ssh", Host("n1", "c"), SshOptions(str(chain[3])))
+    chain[0].signal_children(signal.SIGSTOP)
+    began = time.monotonic()
+    transport.close()
+    assert time.monotonic() - began < 2
 
 
 def test_a_jump_host_that_forwards_nothing_says_so(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ again and goes on from the bytes it has: nothing is lost and nothing comes twice
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import itertools
@@ -148,8 +149,7 @@ class Link:
             raise LinkLost("not connected", where=self.host.name)
         channel = self.transport.open(self._python_words())
         marker = _Marker()
-        channel.send(_boot_line() + marker.order(words=list(words)))
-        rest = _await_marker(channel, marker, self.host)
+        rest = _await_marker(channel, _boot_line() + marker.order(words=list(words)), marker, self.host)
         return _Prefixed(channel, rest)
 
     def follow(self, following: Following, op: str = "node_follow", **arguments: Any) -> dict[str, Any]:
@@ -191,8 +191,8 @@ class Link:
             marker = _Marker()
             request = {"id": 0, "op": "node_hello", **first}
             order = {"agent": digest, "size": len(content), "workdir": self.host.workdir}
-            channel.send(_boot_line() + marker.order(**order, first=request, job=self.address.job_id, rank=self.rank))
-            rest = _await_marker(channel, marker, self.host)
+            text = _boot_line() + marker.order(**order, first=request, job=self.address.job_id, rank=self.rank)
+            rest = _await_marker(channel, text, marker, self.host)
             rest = rest or channel.receive(wire.CHUNK, _BOOT_SECONDS)
             if rest[:1] == b"!":
                 raise _too_old(self.host, rest[1:].decode(errors="replace"))
@@ -218,8 +218,7 @@ class Link:
         host = self.host
         python = f"{host.venv}/bin/python" if host.venv else host.python or "python3"
         # -I -S: nothing of the user's Python set-up can disturb the agent, and it starts faster.
-        words = [python, "-ISuc", "import sys;exec(sys.stdin.buffer.readline())"]
-        return words if self.address.backend == "local" else ["exec", *words]
+        return [python, "-ISuc", "import sys;exec(sys.stdin.buffer.readline())"]
 
     def _send(self, frame: bytes) -> None:
         channel = self._channel
@@ -296,7 +295,7 @@ class Link:
         while not self._closing.wait(pause):
             pause = min(max(pause * 2, 0.25), 10.0)
             try:
-                self._establish({"nonce": "", "attempt": following.attempt, "python": self.host.python, "venv": self.host.venv})
+                self._establish({"attempt": following.attempt, "python": self.host.python, "venv": self.host.venv})
                 following.names = {}
                 number = self.post(
                     "node_follow",
@@ -351,8 +350,11 @@ class _Prefixed:
         return self._channel.receive(limit, timeout)
 
 
-def _await_marker(channel: transports.Channel, marker: _Marker, host: Host) -> bytes:
-    """Skip whatever rc files print; the bytes behind the marker."""
+def _await_marker(channel: transports.Channel, text: bytes, marker: _Marker, host: Host) -> bytes:
+    """Send what boots our program and skip whatever rc files print; the bytes behind the marker."""
+    # A program that ended at once says on its output why, which is more than that it takes no input.
+    with contextlib.suppress(LinkLost):
+        channel.send(text)
     seen = b""
     while marker.text not in seen:
         seen += _receive_early(channel, host, seen)

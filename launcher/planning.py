@@ -180,7 +180,7 @@ def _nodes(settings: _Settings, cluster: Cluster, warnings: list[str]) -> tuple[
     label = settings.get("instance_type")
     if asked is not None and asked < 1:
         raise UsageError(f"--nodes {asked}: at least one node is needed")
-    if cluster.backend == "local":
+    if cluster.backend == "local" and not cluster.hosts:
         return _local_nodes(cluster, asked or 1)
     hosts = _labelled(cluster, label, warnings) if label else cluster.hosts
     if asked is None:
@@ -189,17 +189,22 @@ def _nodes(settings: _Settings, cluster: Cluster, warnings: list[str]) -> tuple[
         kind = f" with instance_type {label}" if label and len(hosts) != len(cluster.hosts) else ""
         problems = [f"{host.name} ({host.address})" for host in hosts]
         raise UsageError(f"--nodes {asked}, but there are {len(hosts)} hosts{kind}", problems=problems, next_step="ask for fewer, or add hosts")
-    return tuple(Node(rank, host) for rank, host in enumerate(hosts[: asked or len(hosts)]))
+    chosen = hosts[: asked or len(hosts)]
+    return tuple(Node(rank, _here(host) if cluster.backend == "local" else host) for rank, host in enumerate(chosen))
+
+
+def _here(host: Host) -> Host:
+    """A simulated node: our own interpreter and directory where the inventory names none."""
+    python = host.python or (None if host.venv else sys.executable)
+    workdir = str(home()) if host.workdir == Host("", "").workdir else host.workdir
+    return dataclasses.replace(host, address="localhost", python=python, workdir=workdir)
 
 
 def _local_nodes(cluster: Cluster, count: int) -> tuple[Node, ...]:
     if count > _MAX_LOCAL_NODES:
         raise UsageError(f"--nodes {count}: this machine simulates at most {_MAX_LOCAL_NODES} nodes")
-    template = cluster.template
-    python = template.python or (None if template.venv else sys.executable)
-    workdir = str(home()) if template.workdir == Host("", "").workdir else template.workdir
-    base = dataclasses.replace(template, python=python, workdir=workdir)
-    return tuple(Node(rank, dataclasses.replace(base, name=f"local-{rank}", address="localhost")) for rank in range(count))
+    base = _here(cluster.template)
+    return tuple(Node(rank, dataclasses.replace(base, name=f"local-{rank}")) for rank in range(count))
 
 
 def _labelled(cluster: Cluster, label: str, warnings: list[str]) -> tuple[Host, ...]:

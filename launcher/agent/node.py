@@ -15,11 +15,11 @@ from launcher.agent.spool import Spool
 
 
 def hello(session, request):
-    """Make the job's directory here and tell everything the plan for this node depends on."""
-    os.makedirs(session.layout.job(session.job), mode=0o700, exist_ok=True)
-    nonce = os.path.join(session.layout.job(session.job), "nonce-%d" % session.rank)
-    with open(nonce, "w") as file:
-        file.write(request["nonce"])
+    """Tell everything the plan for this node depends on; with a `nonce`, make the job's directory and leave it there."""
+    if request.get("nonce"):
+        os.makedirs(session.layout.job(session.job), mode=0o700, exist_ok=True)
+        with open(os.path.join(session.layout.job(session.job), "nonce-%d" % session.rank), "w") as file:
+            file.write(request["nonce"])
     binaries, python = _interpreter(request.get("python"), request.get("venv"))
     path = os.pathsep.join(([binaries] if binaries else []) + [os.environ.get("PATH", os.defpath)])
     return {

@@ -1,0 +1,130 @@
+"""What finished jobs left behind, here and on the nodes: found first, removed after a yes.
+
+On a node: directories of jobs that have ended, and living processes that carry such a job's id.  Here: the copy of the
+code that a job took along; its logs, events and outputs stay.  Jobs this machine did not submit are left alone, and so
+are outputs that could not be collected, unless the job is named.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import NodeError
+from launcher.link import Address, Link
+from launcher.model import Host, Plan, SshOptions, from_json
+from launcher.policy import View, fold
+from launcher.store import Folder, read_json
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One directory of ours on one host: where jobs of several plans may have left something."""
+
+    backend: str
+    host: Host
+    options: SshOptions
+
+    def link(self) -> Link:
+        """A new connection there."""
+        return Link(Address(self.backend, self.host, 0, "launcher-gc", self.options))
+
+
+@dataclass
+class Findings:
+    """What there is to remove."""
+
+    here: list[Path] = field(default_factory=list)
+    there: dict[str, list[tuple[Machine, str, bool]]] = field(default_factory=dict)
+    """{host name: (machine, job id, whether processes of it live)}"""
+    kept: list[str] = field(default_factory=list)
+    """sentences about what is left alone, and why"""
+    errors: list[NodeError] = field(default_factory=list)
+    """machines that could not be looked at"""
+
+    @property
+    def empty(self) -> bool:
+        return not self.here and not any(self.there.values())
+
+
+def look(folders: Iterable[Folder], named: bool) -> Findings:
+    """What the ended ones of these jobs left; with ``named`` outputs that were never collected count, too."""
+    found = Findings()
+    ended: dict[str, View] = {}
+    machines: dict[tuple[Any, ...], Machine] = {}
+    for folder in folders:
+        plan = read_json(folder.plan)
+        view = fold(folder.read_events())
+        if plan is None or view.end is None:
+            continue
+        if view.collect_error is not None and not named:
+            found.kept.append(f"{folder.job_id}: its outputs were never collected and still lie on the nodes; name the job to remove them")
+            continue
+        ended[folder.job_id] = view
+        if folder.code.is_dir():
+            found.here.append(folder.code)
+        for machine in _machines(from_json(Plan, plan)):
+            host = machine.host
+            machines[machine.backend, host.address, host.user, host.port, host.workdir, machine.options.config] = machine
+    _look_there(list(machines.values()), ended, found)
+    return found
+
+
+def _machines(plan: Plan) -> list[Machine]:
+    return [Machine(plan.backend, node.host, plan.ssh) for node in plan.nodes]
+
+
+def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findings) -> None:
+    lock = threading.Lock()
+
+    def one(machine: Machine) -> None:
+        link = machine.link()
+        try:
+            link.connect(python=machine.host.python, venv=machine.host.venv)
+            jobs = link.ask("node_jobs")["jobs"]
+        except NodeError as error:
+            with lock:
+                found.errors.append(error)
+            return
+        finally:
+            link.close()
+        mine = [(machine, job, bool(told["alive"])) for job, told in sorted(jobs.items()) if job in ended]
+        with lock:
+            found.there.setdefault(machine.host.name, []).extend(mine)
+
+    _in_threads(one, machines)
+    found.there = {name: entries for name, entries in sorted(found.there.items()) if entries}
+
+
+def remove(found: Findings) -> list[NodeError]:
+    """Remove what `look` found; the errors of machines where that did not work."""
+    errors = list[NodeError]()
+    for path in found.here:
+        shutil.rmtree(path, ignore_errors=True)
+
+    def one(entries: list[tuple[Machine, str, bool]]) -> None:
+        for machine, job, _ in entries:
+            link = Link(Address(machine.backend, machine.host, 0, job, machine.options))
+            try:
+                link.connect(python=machine.host.python, venv=machine.host.venv)
+                link.ask("node_sweep", marks={"LAUNCHER_JOB_ID": job}, remove=True)
+            except NodeError as error:
+                errors.append(error)
+                return
+            finally:
+                link.close()
+
+    _in_threads(one, list(found.there.values()))
+    return errors
+
+
+def _in_threads(work: Any, items: list[Any]) -> None:
+    threads = [threading.Thread(target=work, args=(item,), daemon=True) for item in items]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,44 @@
+"""`launcher gc`: remove what finished jobs left."""
+
+from __future__ import annotations
+
+import click
+
+from launcher import api
+from launcher.cleaning import Findings, look, remove
+from launcher.store import Store
+
+
+@click.command("gc")
+@click.argument("jobs", nargs=-1, metavar="[JOB]...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_context
+def gc_command(ctx: click.Context, jobs: tuple[str, ...], yes: bool) -> None:
+    """Remove what finished jobs left on the nodes and end processes of theirs that still live; logs and outputs here stay.
+
+    Without JOB all finished jobs are meant.  Asks first.
+    """
+    folders = [api.find(job) for job in jobs] if jobs else list(Store().folders())
+    found = look(folders, named=bool(jobs))
+    for sentence in found.kept:
+        click.echo(f"kept: {sentence}", err=True)
+    for error in found.errors:
+        click.echo(f"error: {error}", err=True)
+    if found.empty:
+        click.echo("nothing to remove", err=True)
+        ctx.exit(69 if found.errors else 0)
+    _show(found)
+    if not yes and not click.confirm("Remove all this", default=False, err=True):
+        ctx.exit(1)
+    errors = remove(found)
+    for error in errors:
+        click.echo(f"error: {error}", err=True)
+    ctx.exit(69 if errors or found.errors else 0)
+
+
+def _show(found: Findings) -> None:
+    for path in found.here:
+        click.echo(f"here: {path}")
+    for name, entries in found.there.items():
+        for machine, job, alive in entries:
+            click.echo(f"{name}: {machine.host.workdir}/node/jobs/{job}" + (", and its living processes" if alive else ""))

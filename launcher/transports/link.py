@@ -5,7 +5,6 @@ Whatever paramiko raises on the way is translated here, once, into the tree of `
 
 from __future__ import annotations
 
-import functools
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -106,15 +105,17 @@ def log_in(machine: SshSettings, gateway: fabric.Connection | None, deadline: De
         made.ask_for(known.algorithms())
         return made
 
-    connection = _Connection(
-        machine.hostname, user=machine.user, port=machine.port, config=_config(), gateway=gateway or False,
-        connect_kwargs={"sock": sock, "timeout": deadline.left, "transport_factory": wire,
-                        "auth_strategy": KeyRing(machine, deadline)})
-    connection.client.set_missing_host_key_policy(_HostKeyPolicy(known))
+    connection = None
     try:
+        connection = _Connection(
+            machine.hostname, user=machine.user, port=machine.port, config=_config(), gateway=gateway or False,
+            connect_kwargs={"sock": sock, "timeout": deadline.left, "transport_factory": wire,
+                            "auth_strategy": KeyRing(machine, deadline)})
+        connection.client.set_missing_host_key_policy(_HostKeyPolicy(known))
         connection.open()
     except BaseException as error:
-        connection.client.close()
+        if connection is not None:
+            connection.client.close()
         sock.close()
         if isinstance(error, (SSHException, EOFError, OSError, ValueError)):
             raise translated(error, machine, deadline, last_words()) from None
@@ -152,9 +153,11 @@ def translated(error: BaseException, settings: SshSettings, deadline: Deadline, 
                            next_step=f"is that the port of sshd, and is it overloaded (MaxStartups)? {by_hand}")
 
 
-@functools.lru_cache(maxsize=1)
 def _config() -> fabric.Config:
-    """fabric's built-in settings and nothing else: no files, no ssh_config (`ssh -G` has read that already)."""
+    """fabric's built-in settings and nothing else: no files, no ssh_config (`ssh -G` has read that already).
+
+    One for each connection: a connection writes into its Config, and threads that shared one broke it (tried, 3.2).
+    """
     return fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
 
 

@@ -390,12 +390,21 @@ except HostUnreachable as error:
 
 
 def test_many_hosts_at_once(tmp_path: Path) -> None:
-    """Sixteen threads connect at the same time, each to a connection of its own."""
+    """Thirty-two threads connect at the same time, twice, each to a connection of its own."""
     with Sshd(tmp_path / "sshd") as server:
         answers: list[bytes] = []
-        threads = [threading.Thread(target=lambda: answers.append(answer(reach(server)))) for _ in range(16)]
+        together = threading.Barrier(32)
+
+        def visit() -> None:
+            for _ in range(2):
+                together.wait(30)
+                transport = reach(server)
+                together.wait(30)
+                answers.append(answer(transport))
+
+        threads = [threading.Thread(target=visit) for _ in range(32)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(30)
-        assert answers == [b"here\n"] * 16
+        assert answers == [b"here\n"] * 64

@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 IMAGE_DIR = Path(__file__).parent / "image"
@@ -118,11 +119,8 @@ def ensure_images() -> dict[str, str]:
     names = {suite: f"launcher-cluster:{suite}-{_sources_hash()}" for suite in SUITES}
     if all(_has_image(name) for name in names.values()):
         return names
-    with locked(cache_dir() / "images.lock"):
-        for suite, name in names.items():
-            if not _has_image(name):
-                _ensure_base(suite)
-                _build(suite, name)
+    with locked(cache_dir() / "images.lock"), ThreadPoolExecutor(len(SUITES)) as pool:
+        list(pool.map(_ensure_image, names.keys(), names.values()))
     return names
 
 
@@ -192,6 +190,12 @@ def _sources_hash() -> str:
     for path in sorted(IMAGE_DIR.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
+
+
+def _ensure_image(suite: str, name: str) -> None:
+    if not _has_image(name):
+        _ensure_base(suite)
+        _build(suite, name)
 
 
 def _ensure_base(suite: str) -> None:

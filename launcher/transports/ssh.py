@@ -23,6 +23,7 @@ STDERR_KEPT = 4096
 GOODBYE = 1.0
 """seconds a program is given to end after its input was closed"""
 
+_PIECE = 128 * 1024
 _BARE = re.compile(r"[A-Za-z0-9_./:,+@-]+\Z")
 _HOME = re.compile(r"~[A-Za-z0-9_.-]*(?=/|\Z)")
 _UNQUOTABLE = re.compile(r"['\\!\x00-\x1f\x7f]")
@@ -104,7 +105,9 @@ class SshChannel:
     def send(self, data: bytes) -> None:
         """Write all of ``data``; LinkLost when the connection or the program is gone or takes nothing for a minute."""
         try:
-            self._channel.sendall(data)
+            # In pieces: sendall copies all that is left of its data for every packet of 32 KiB.
+            for start in range(0, len(data), _PIECE):
+                self._channel.sendall(data[start:start + _PIECE])
         except TimeoutError:
             raise _lost(self._settings, f"the program took no data for {SILENCE} s") from None
         except (OSError, EOFError, SSHException):

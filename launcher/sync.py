@@ -24,7 +24,7 @@ from tempfile import TemporaryFile
 from typing import Any, Protocol
 
 from launcher.agent.wire import CHUNK
-from launcher.errors import LauncherError, LinkLost, NodeError
+from launcher.errors import LauncherError, LinkLost, NodeError, NodeUnusable
 from launcher.model import Host
 from launcher.rsync import DeltaImpossible, push
 from launcher.transports import Channel
@@ -232,13 +232,22 @@ def _mirror(peer: Peer, shipment: Shipment, project: str, progress: Progress) ->
 
 
 def _fill(peer: Peer, pack: Pack, size: int, progress: Progress) -> None:
+    faults: list[Exception] = []
+
     def chunks() -> Iterator[bytes]:
+        # The node must see an end of the stream whatever happens here, or it would wait for the rest.
         sent = 0
-        for chunk in pack.chunks():
-            yield chunk
-            sent += len(chunk)
-            progress(min(sent, size), size)
+        try:
+            for chunk in pack.chunks():
+                yield chunk
+                sent += len(chunk)
+                progress(min(sent, size), size)
+        except (OSError, LauncherError) as error:
+            faults.append(error)
 
     progress(0, size)
-    peer.ask("mirror_fill", feed=chunks(), coding=pack.coding)
+    try:
+        peer.ask("mirror_fill", feed=chunks(), coding=pack.coding)
+    except NodeUnusable as error:
+        raise (faults or [error])[0] from error
     progress(size, size)

@@ -165,13 +165,13 @@ class Sync:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if note:
-                note("waiting for another job of this project, which is using its mirror")
+                note(message="waiting for another job of this project, which is using its mirror")
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
                 raise
             if note:
-                note(f"{self.mirror} has no file locks: do not submit two jobs of one project at once")
+                note(message=f"{self.mirror} has no file locks: do not submit two jobs of one project at once")
 
     def close(self):
         os.close(self._lock)

@@ -27,8 +27,8 @@ class Session:
         self.feed: Iterator[bytes] = iter(())
         self.on_data: Callable[[int, int, bytes], None] | None = None
 
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
     def receive_data(self) -> Iterator[bytes]:
         yield from self.feed
@@ -117,5 +117,4 @@ class PipeChannel:
     def close(self) -> tuple[int | None, bytes]:
         assert self._program.stderr
         said = self._program.stderr.read()
-        self._program.communicate()
-        return self._program.returncode, said
+        return self._program.wait(), said

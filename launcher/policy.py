@@ -61,7 +61,7 @@ class NodeView:
     @property
     def over(self) -> bool:
         """True when nothing more can come from this node in this attempt."""
-        return self.drained and self.outcome is not None or self.lost_for_good is not None
+        return (self.drained and self.outcome is not None) or self.lost_for_good is not None
 
     @property
     def failed(self) -> bool:
@@ -317,7 +317,8 @@ def decide(view: View, rules: Rules, now: float) -> tuple[Step, str]:
     """The next step; with STOP and KILL the reason (`failure`, `cancel`, `max_run_time`), with GIVE_UP the node's rank."""
     if view.end is not None:
         return Step.LEAVE, ""
-    if view.broken is not None or (view.cancel and not view.starting):
+    # What was collected needs no node any more; a coordinator before us may have cleaned them up already.
+    if view.broken is not None or view.collected or (view.cancel and not view.starting):
         return Step.FINISH, ""
     if not view.reached:
         return Step.REACH, ""
@@ -380,7 +381,7 @@ def _conclude(view: View) -> Step:
         return Step.DIAGNOSE
     if view.port_race and view.attempt < MAX_PORT_RACES and not view.cancel:
         return Step.RETRY
-    return Step.FINISH if view.collected else Step.COLLECT
+    return Step.COLLECT
 
 
 def next_deadline(view: View, rules: Rules) -> float | None:
@@ -406,16 +407,23 @@ def verdict(view: View, max_run_time: float | None = None) -> Verdict:
     if view.broken is not None:
         code = int(view.broken.get("exit_code", 69))
         return Verdict(Status.INITIALIZE_FAILED, str(view.broken["reason_code"]), str(view.broken["message"]), code)
-    if view.stopping == "cancel" or view.cancel and not (view.starting and view.collected and view.collect_error is None):
+    if view.stopping == "cancel" or (view.cancel and not (view.starting and view.collected and view.collect_error is None)):
         return Verdict(Status.TERMINATED, "Cancelled", "stopped by the user", 130)
     if view.stopping == "max_run_time":
         text = f"stopped after max_run_time, {max_run_time:g} s" if max_run_time else "stopped after max_run_time"
         return Verdict(Status.FAILED, "MaxRunTimeExceeded", text, 143)
     if view.failure is not None:
         code = view.failure.get("exit_code")
-        lost = any(node.lost_for_good for node in view.nodes.values()) and code is None
-        reason = "NodeLost" if lost else str(view.failure.get("reason_code") or "CommandFailed")
-        return Verdict(Status.FAILED, reason, str(view.failure["message"]), 69 if code is None else int(code) or 70)
+        return Verdict(Status.FAILED, _reason(view, view.failure), str(view.failure["message"]), 69 if code is None else int(code) or 70)
     if view.collect_error is not None:
         return Verdict(Status.FAILED, "CollectFailed", view.collect_error, 69)
     return Verdict(Status.SUCCEED, "", "", 0)
+
+
+def _reason(view: View, failure: Mapping[str, Any]) -> str:
+    node = view.nodes.get(failure["node"]) if failure.get("node") is not None else None
+    if node is None or failure.get("exit_code") is not None:
+        return "CommandFailed"
+    if node.lost_for_good is not None:
+        return "NodeLost"
+    return {"agent lost": "AgentLost", "rebooted": "NodeRebooted"}.get(str((node.outcome or {}).get("kind")), "CommandFailed")

@@ -105,7 +105,8 @@ def load(code_json: Path) -> Snapshot:
     """The snapshot that a code.json describes."""
     data = json.loads(code_json.read_text(encoding="ascii"))
     git = data["git"] or {"commit": None, "dirty": None}
-    return Snapshot(data["files"], data["digest"], data["bytes"], git["commit"], git["dirty"], data["ignored"], tuple(data["notes"]))
+    notes = tuple(data["notes"])
+    return Snapshot(data["files"], data["digest"], data["bytes"], git["commit"], git["dirty"], data["ignored"], notes)
 
 
 def project_name(source: Path) -> str:
@@ -198,8 +199,9 @@ def _check_size(source: Path, found: _Walk, limit: int) -> None:
         if slash:
             sizes[path] += status.st_size
     largest = [f"{path}: {size_text(size)}" for path, size in sizes.most_common(8)]
-    raise UsageError(f"the source folder has {size_text(total)}, and {size_text(limit)} are allowed; the largest entries:", where=str(source),
-                     problems=largest, next_step="name what the nodes do not need in .launcherignore, or raise max_code_bytes")
+    what = f"the source folder has {size_text(total)}, and {size_text(limit)} are allowed; the largest entries:"
+    raise UsageError(what, where=str(source), problems=largest,
+                     next_step="name what the nodes do not need in .launcherignore, or raise max_code_bytes")
 
 
 def size_text(size: int) -> str:
@@ -228,7 +230,8 @@ def _copy(found: _Walk, target: Path) -> dict[str, dict[str, Any]]:
         except PermissionError as error:
             problems.append(f"{path}: {error.strerror}")
     if problems:
-        raise UsageError("some files cannot be read", problems=problems, next_step="make them readable, or name them in .launcherignore")
+        raise UsageError("some files cannot be read", problems=problems,
+                         next_step="make them readable, or name them in .launcherignore")
     for path, link in found.links.items():
         os.symlink(link, os.path.join(root, path))
         entries[path] = {"link": link}
@@ -307,7 +310,8 @@ def _git_state(source: Path) -> Iterator[Any]:
     environment = dict(os.environ, GIT_OPTIONAL_LOCKS="0", LC_ALL="C")
     words = ["git", "-C", str(source), "status", "--porcelain=v2", "--branch", "--", "."]
     try:
-        asked = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        asked = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.DEVNULL)
     except OSError:
         yield lambda: (None, None)
         return

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from launcher.code import size_text
 from launcher.errors import CollectFailed, LauncherError
@@ -166,9 +166,9 @@ def _choose(asked: Mapping[int, Peer], listings: Mapping[int, Mapping[str, Any]]
         for entry in listings[rank]["entries"]:
             path = entry["path"]
             reason = _refusal(entry, channels, taken)
+            if reason and "dir" not in entry:
+                choice.left.append(Left(_absolute(listings[rank], path), _size(entry), rank, asked[rank].host.name, reason))
             if reason:
-                where = _absolute(listings[rank], path)
-                choice.left.append(Left(where, _size(entry), rank, asked[rank].host.name, reason))
                 continue
             kind = "file" if "size" in entry else "link" if "link" in entry else "dir"
             if path in taken:
@@ -211,21 +211,21 @@ def _refusal(entry: Mapping[str, Any], channels: Sequence[str], taken: Mapping[s
     if any(taken.get(parent, "dir") != "dir" for parent in above):
         return "a lower node has a file or link where this needs a directory"
     here = taken.get(path)
-    if here == "dir" and "dir" not in entry or here not in (None, "dir") and "dir" in entry:
-        return "a lower node has a directory of this name" if here == "dir" else "a lower node has a file or link of this name"
+    if here is not None and (here == "dir") != ("dir" in entry):
+        return f"a lower node has a {'directory' if here == 'dir' else 'file or link'} of this name"
     return None
 
 
 def _stays_inside(parts: Sequence[str], target: object) -> bool:
-    """Whether a relative link at ``parts`` ends inside its channel, read as text: `a/../../x` may not climb out midway."""
+    """Whether a relative link at ``parts`` ends inside its channel.
+
+    It may climb only at its beginning, where directories are real ones; behind a name, which may be a link, it may not.
+    """
     if not isinstance(target, str) or not target or target.startswith("/") or "\0" in target:
         return False
-    depth = len(parts) - 2
-    for part in target.split("/"):
-        depth += -1 if part == ".." else 0 if part in ("", ".") else 1
-        if depth < 0:
-            return False
-    return True
+    steps = [part for part in target.split("/") if part not in ("", ".")]
+    climbs = next((count for count, part in enumerate(steps) if part != ".."), len(steps))
+    return climbs <= len(parts) - 2 and ".." not in steps[climbs:]
 
 
 def _size(entry: Mapping[str, Any]) -> int:
@@ -260,8 +260,8 @@ def _conflicts(asked: Mapping[int, Peer], listings: Mapping[int, Mapping[str, An
                 same = "link" in entry and entry.get("link") == chosen.get("link")
             if not same:
                 differing.append(rank)
-                left = Left(_absolute(listings[rank], path), _size(entry), rank, asked[rank].host.name, f"node {owner} has another file of this name")
-                choice.left.append(left)
+                reason = f"node {owner} has another file of this name"
+                choice.left.append(Left(_absolute(listings[rank], path), _size(entry), rank, asked[rank].host.name, reason))
         if differing:
             conflicts.append(Conflict(path, owner, tuple(differing)))
     return conflicts
@@ -280,8 +280,9 @@ def _check_room(target: Path, choice: _Choice, incoming: Path, notes: Callable[[
     free = shutil.disk_usage(target).free
     if choice.files:
         nodes = len({rank for rank, _ in choice.files.values()})
-        already = f", {size_text(here)} of it is here already" if here else ""
-        notes(f"collecting {len(choice.files)} files, {size_text(total)}, from {nodes} node{'s' * (nodes > 1)}{already} ({size_text(free)} are free here)")
+        already = f", {size_text(here)} of it here already" if here else ""
+        what = f"{len(choice.files)} file{'s' * (len(choice.files) > 1)}, {size_text(total)}, from {nodes} node{'s' * (nodes > 1)}"
+        notes(f"collecting {what}{already} ({size_text(free)} are free here)")
     if total - here + _SPARE > free and total > here:
         raise CollectFailed(f"{size_text(total - here)} of outputs do not fit: {size_text(free)} are free", where=str(target),
                             next_step="make room here, then `launcher resume` or copy them from the nodes")
@@ -299,30 +300,29 @@ class _Incoming:
 
     def __init__(self, peer: Peer, files: Sequence[tuple[Path, int, int]]) -> None:
         self._peer = peer
-        self._files = [list(file) for file in files]
-        """[part, offset of the next byte, size]"""
-        self._open: tuple[int, Any] | None = None
-        self._hashes = [hashlib.sha256() for _ in files]
+        self._parts = [part for part, _, _ in files]
+        self._next = [offset for _, offset, _ in files]
+        self._sizes = [size for _, _, size in files]
+        self._open: tuple[int, IO[bytes]] | None = None
         self.fault: LauncherError | None = None
 
     def take(self, stream: int, offset: int, chunk: bytes) -> None:
         if self.fault is not None:
             return
         try:
-            if stream >= len(self._files) or offset != self._files[stream][1] or offset + len(chunk) > self._files[stream][2]:
-                raise CollectFailed("the node sent bytes that were not asked for", where=self._peer.host.name)
+            if stream >= len(self._parts) or offset != self._next[stream] or offset + len(chunk) > self._sizes[stream]:
+                self.fault = CollectFailed("the node sent bytes that were not asked for", where=self._peer.host.name)
+                return
             self._file(stream).write(chunk)
-            self._files[stream][1] += len(chunk)
+            self._next[stream] += len(chunk)
         except OSError as error:
-            self.fault = CollectFailed(f"{error.strerror}: {self._files[stream][0].parent}", where="here",
+            self.fault = CollectFailed(f"{error.strerror}: {self._parts[stream].parent}", where="this machine",
                                        next_step="make room here, then `launcher resume`")
-        except CollectFailed as error:
-            self.fault = error
 
-    def _file(self, stream: int) -> Any:
+    def _file(self, stream: int) -> IO[bytes]:
         if self._open is None or self._open[0] != stream:
             self.close()
-            self._open = (stream, open(self._files[stream][0], "ab", buffering=0))
+            self._open = (stream, self._parts[stream].open("ab"))
         return self._open[1]
 
     def close(self) -> None:
@@ -349,14 +349,18 @@ def _fetch(peer: Peer, choice: _Choice, parts: Path) -> dict[str, str]:
         incoming.close()
     if incoming.fault is not None:
         raise incoming.fault
-    hashes = {}
-    for (path, _), (part, _, _), claimed in zip(wanted, files, reply["hashes"], strict=True):
-        hashes[path] = _hash(part)
-        if hashes[path] != claimed:
-            part.unlink()
-            raise CollectFailed(f"{path} did not arrive as it is on the node", where=peer.host.name,
-                                next_step="`launcher resume` fetches it again, when nothing writes into the output there any more")
-    return hashes
+    claimed = dict(zip((path for path, _ in wanted), reply["hashes"], strict=False))
+    return {path: _checked(peer, path, part, claimed.get(path)) for (path, _), (part, _, _) in zip(wanted, files, strict=True)}
+
+
+def _checked(peer: Peer, path: str, part: Path, claimed: str | None) -> str:
+    """The hash of what arrived; CollectFailed, and the next try begins anew, unless the node claims the same."""
+    sha256 = _hash(part)
+    if sha256 != claimed:
+        part.unlink()
+        raise CollectFailed(f"{path} did not arrive as it is on the node", where=peer.host.name,
+                            next_step="`launcher resume` fetches it again, once nothing writes into the output there any more")
+    return sha256
 
 
 def _hash(path: Path) -> str:
@@ -376,7 +380,8 @@ def _place(target: Path, choice: _Choice, channels: Sequence[str], parts: Path) 
     for path, (rank, entry) in choice.files.items():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         part = _part(parts, rank, entry)
-        part.chmod(0o600 | (int(entry.get("mode", 0)) & 0o111 and 0o100))
+        executable = isinstance(entry.get("mode"), int) and entry["mode"] & 0o100
+        part.chmod(0o700 if executable else 0o600)
         part.rename(tree / path)
     for path, (_, entry) in choice.links.items():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
@@ -394,7 +399,8 @@ def _manifest(asked: Mapping[int, Peer], choice: _Choice, channels: Sequence[str
               conflicts: Sequence[Conflict]) -> Manifest:
     files = tuple(OutputFile(path, entry["size"], hashes[path], rank, asked[rank].host.name)
                   for path, (rank, entry) in sorted(choice.files.items()))
-    links = tuple(OutputLink(path, entry["link"], rank, asked[rank].host.name) for path, (rank, entry) in sorted(choice.links.items()))
+    links = tuple(OutputLink(path, entry["link"], rank, asked[rank].host.name)
+                  for path, (rank, entry) in sorted(choice.links.items()))
     return Manifest(tuple(channels), files, links, tuple(conflicts), tuple(choice.left))
 
 

@@ -72,7 +72,8 @@ def push(start: Callable[[Sequence[str]], Channel], host: str, code: Path, paths
         bridge, names = os.path.join(scratch, "bridge.sh"), os.path.join(scratch, "names")
         Path(bridge).write_text(BRIDGE)
         Path(names).write_bytes(b"\0".join(os.fsencode(path) for path in paths) + b"\0")
-        words = [here, "-lpt", "--from0", f"--files-from={names}", "-e", f"/bin/sh {shlex.quote(bridge)}", "--", f"{code}/", "node:./"]
+        shell = f"/bin/sh {shlex.quote(bridge)}"
+        words = [here, "-lpt", "--from0", f"--files-from={names}", "-e", shell, "--", f"{code}/", "node:./"]
         rsync = subprocess.Popen(["/bin/sh", "-c", START, "sh", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, bufsize=0, env=dict(os.environ, LC_ALL="C"))
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 import zlib
@@ -110,7 +111,7 @@ class Pack:
     """Files' bytes one after the other, compressed when that pays, written while the first node already reads."""
 
     def __init__(self, code: Path, files: Mapping[str, Mapping[str, Any]], paths: Sequence[str]) -> None:
-        self._file = TemporaryFile(prefix="launcher-pack-")
+        self._file = TemporaryFile(prefix="launcher-pack-")  # noqa: SIM115 - closed by close()
         self._lock = threading.Lock()
         self._length = 0
         self._ended = False
@@ -215,7 +216,8 @@ def _mirror(peer: Peer, shipment: Shipment, project: str, progress: Progress) ->
     notes: list[str] = []
     if wanted["old"] >= DELTA_FLOOR:
         try:
-            push(peer.open, peer.host.name, shipment.code, need, begun["rsync"], begun["tree"], lambda sent: progress(min(sent, size), size))
+            push(peer.open, peer.host.name, shipment.code, need, begun["rsync"], begun["tree"],
+                 lambda sent: progress(min(sent, size), size))
             peer.ask("mirror_commit")
             return "rsync", len(need), size, ()
         except DeltaImpossible as reason:
@@ -225,8 +227,10 @@ def _mirror(peer: Peer, shipment: Shipment, project: str, progress: Progress) ->
                 raise
             notes.append(f"{peer.host.name}: no second channel ({error.what}); the changed files are sent whole")
         need = peer.ask("mirror_diff", feed=[shipment.manifest()])["need"]
-    if not begun["rsync"]:
-        notes.append(f"{peer.host.name}: no rsync there; changed files are sent whole")
+    if not shutil.which("rsync"):
+        notes = ["no rsync on this machine: changed files are sent whole"]
+    elif not begun["rsync"]:
+        notes = [f"{peer.host.name}: no rsync there; changed files are sent whole"]
     _fill(peer, shipment.pack(need), size, progress)
     return "pack", len(need), size, tuple(dict.fromkeys(notes))
 

@@ -26,6 +26,8 @@ import zlib
 FICLONE = 0x40049409
 """the ioctl of linux/fs.h by which btrfs, xfs and others copy a file without copying its blocks"""
 BLOCK = 1 << 20
+LARGE = 256 << 10
+"""bytes from which on the difference to an old version may be worth computing"""
 CHANNELS = ("model", "checkpoints", "tensorboard")
 
 
@@ -42,12 +44,15 @@ def begin(session, request):
 
 
 def diff(session, request):
-    """The manifest as data: remove what is not in it; {need: paths to send, in this order, old: bytes of their old versions}.
+    """The manifest as data: remove what is not in it; {need: paths to send, in this order, old: bytes of
+    the large ones' old versions}.
 
     Without anything to send the mirror is whole again when this returns.
     """
     received = b"".join(session.receive_data())
     sync = _current(session)
+    if sync.manifest is not None:
+        sync.look()  # a way of sending that failed may have written some files
     sync.manifest = check_manifest(json.loads(zlib.decompress(received).decode()))
     need = sync.compare()
     sync.check_room(need, session.layout.root)
@@ -55,9 +60,9 @@ def diff(session, request):
     if not need:
         sync.commit()
     files = sync.manifest["files"]
-    replaced = [path for path in need if path in sync.found and stat.S_ISREG(sync.found[path][3])]
+    old = [sync.found[path] for path in need if path in sync.found]
     return {"need": need, "bytes": sum(files[path]["size"] for path in need),
-            "old": sum(sync.found[path][0] for path in replaced)}
+            "old": sum(stamp[0] for stamp in old if stat.S_ISREG(stamp[3]) and stamp[0] >= LARGE)}
 
 
 def fill(session, request):
@@ -392,9 +397,9 @@ def check_room(path, size, inodes):
     there = os.statvfs(path)
     free = there.f_bavail * there.f_frsize
     if size > free:
-        raise OSError(errno.ENOSPC, f"No space left on device: {size / 1e6:.1f} MB are needed, {free / 1e6:.1f} MB are free", path)
+        raise OSError(errno.ENOSPC, f"No space left on device: {size / 1e6:.1f} MB needed, {free / 1e6:.1f} MB free", path)
     if there.f_files and inodes > there.f_favail:
-        raise OSError(errno.ENOSPC, f"No space left on device: {inodes} inodes are needed, {there.f_favail} are free", path)
+        raise OSError(errno.ENOSPC, f"No space left on device: {inodes} inodes needed, {there.f_favail} free", path)
 
 
 def _reflinks(directory):

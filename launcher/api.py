@@ -46,7 +46,9 @@ def submit(
             taken = code.snapshot(Path(made.spec.source_dir), folder.code, made.spec.max_code_bytes)
             progress(_told_of(taken))
         write_json(folder.environment, drafted.environment, mode=0o600)
-        write_json(folder.job, {"schema_version": 1, "job_id": made.job_id, "created_at": made.created_at, "spec": to_json(made.spec)})
+        write_json(
+            folder.job, {"schema_version": 1, "job_id": made.job_id, "created_at": made.created_at, "spec": to_json(made.spec)}
+        )
         write_json(folder.plan, {"schema_version": 1, **to_json(made)})
     except BaseException:
         shutil.rmtree(folder.root, ignore_errors=True)
@@ -55,7 +57,13 @@ def submit(
     try:
         detached.start(folder)
     except LauncherError as error:
-        end = {"type": "end", "status": "CreateFailed", "reason_code": "NoCoordinator", "reason_message": error.what, "exit_code": 70}
+        end = {
+            "type": "end",
+            "status": "CreateFailed",
+            "reason_code": "NoCoordinator",
+            "reason_message": error.what,
+            "exit_code": 70,
+        }
         folder.append({"n": 0, "time": time.time(), **end}, durable=True)
         raise
     return folder
@@ -112,7 +120,17 @@ def describe(folder: Folder) -> dict[str, Any]:
 def _node(planned: Mapping[str, Any], seen: View) -> dict[str, Any]:
     rank = planned["rank"]
     node = seen.nodes.get(rank)
-    told = {"address": node.address, "status": node.status, "exit_code": node.exit_code, "nproc_per_node": node.nproc, "pid": node.pid} if node else {}
+    told = (
+        {
+            "address": node.address,
+            "status": node.status,
+            "exit_code": node.exit_code,
+            "nproc_per_node": node.nproc,
+            "pid": node.pid,
+        }
+        if node
+        else {}
+    )
     blank = {"address": None, "status": "waiting", "exit_code": None, "nproc_per_node": None, "pid": None}
     return {"rank": rank, "host": planned["host"]["name"], **blank, **told}
 
@@ -178,8 +196,21 @@ def _summary(folder: Folder) -> dict[str, Any]:
     size = folder.events.stat().st_size if folder.events.exists() else 0
     if not state or state.get("events_bytes") != size:
         seen = view(folder)
-        state = {"status": seen.status.value, "started_at": seen.started_at, "ended_at": seen.ended_at, "model_data": seen.model,
-                 "exit_code": seen.end["exit_code"] if seen.end else None}
+        state = {
+            "status": seen.status.value,
+            "started_at": seen.started_at,
+            "ended_at": seen.ended_at,
+            "model_data": seen.model,
+            "exit_code": seen.end["exit_code"] if seen.end else None,
+        }
     kept = {key: state.get(key) for key in ("status", "started_at", "ended_at", "exit_code", "model_data")}
-    return {"job_id": folder.job_id, "name": plan_.get("spec", {}).get("name"), "backend": plan_.get("backend"), "cluster": plan_.get("cluster"),
-            "nodes": len(plan_.get("nodes", [])), "created_at": plan_.get("created_at"), **kept, "folder": str(folder.root)}
+    return {
+        "job_id": folder.job_id,
+        "name": plan_.get("spec", {}).get("name"),
+        "backend": plan_.get("backend"),
+        "cluster": plan_.get("cluster"),
+        "nodes": len(plan_.get("nodes", [])),
+        "created_at": plan_.get("created_at"),
+        **kept,
+        "folder": str(folder.root),
+    }

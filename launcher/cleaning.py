@@ -62,7 +62,9 @@ def look(folders: Iterable[Folder], named: bool) -> Findings:
         if plan is None or view.end is None:
             continue
         if view.collect_error is not None and not named:
-            found.kept.append(f"{folder.job_id}: its outputs were never collected and still lie on the nodes; name the job to remove them")
+            found.kept.append(
+                f"{folder.job_id}: its outputs were never collected and still lie on the nodes; name the job to remove them"
+            )
             continue
         ended[folder.job_id] = view
         if folder.code.is_dir():

@@ -63,7 +63,9 @@ def _without_exit(node: NodeView, outcome: dict[str, object], folder: Folder) ->
     if outcome.get("kind") == "rebooted":
         what = f"node {node.rank} ({node.host}) was started anew while the command ran"
         return Failure(what, node.rank, node.host, log=log, hint="its system log may tell why")
-    what = f"agent lost: the agent of node {node.rank} ({node.host}) ended without a word; everything it had started was ended too"
+    what = (
+        f"agent lost: the agent of node {node.rank} ({node.host}) ended without a word; everything it had started was ended too"
+    )
     return Failure(what, node.rank, node.host, log=log, hint="somebody, or the kernel's OOM killer, may have killed it")
 
 
@@ -74,8 +76,16 @@ def _plain(node: NodeView, folder: Folder) -> _Suspect:
     outcome = node.outcome or {}
     signal = outcome.get("signal")
     what = f"the command on node {node.rank} ({node.host}) {ended(node.exit_code, signal)}"
-    failure = Failure(what, node.rank, node.host, exit_code=node.exit_code, signal=signal,
-                      traceback=torchrun.last_traceback(text), log=str(log), hint=torchrun.log_hint(text, signal))
+    failure = Failure(
+        what,
+        node.rank,
+        node.host,
+        exit_code=node.exit_code,
+        signal=signal,
+        traceback=torchrun.last_traceback(text),
+        log=str(log),
+        hint=torchrun.log_hint(text, signal),
+    )
     by_us = signal in ("SIGTERM", "SIGKILL") or node.exit_code in (137, 143)
     return _Suspect((int(by_us), int(torchrun.is_consequence(text)), node.exited_at or 0), failure)
 
@@ -94,8 +104,18 @@ def _of_ranks(node: NodeView, view: View, folder: Folder, report: torchrun.Repor
     number = rank.rank if rank.rank is not None else node.workers.get(rank.local_rank)
     name = f"rank {number}" if number is not None else f"local rank {rank.local_rank}"
     what = f"{name} on node {node.rank} ({node.host}) {ended(rank.exit_code, rank.signal)}"
-    failure = Failure(what, node.rank, node.host, rank.local_rank, number, rank.exit_code, rank.signal,
-                      torchrun.last_traceback(text) or rank.message, str(log), torchrun.log_hint(text, rank.signal))
+    failure = Failure(
+        what,
+        node.rank,
+        node.host,
+        rank.local_rank,
+        number,
+        rank.exit_code,
+        rank.signal,
+        torchrun.last_traceback(text) or rank.message,
+        str(log),
+        torchrun.log_hint(text, rank.signal),
+    )
     return _Suspect(order, _with_last_line(failure))
 
 

@@ -13,8 +13,24 @@ from typing import Any
 
 from launcher.model import Node, Plan
 
-DROPPED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_*", "TORCHELASTIC_*", "PET_*",
-           "NODE_RANK", "NNODES", "NPROC_PER_NODE", "LAUNCHER_*", "PAI_*", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY")
+DROPPED = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_*",
+    "TORCHELASTIC_*",
+    "PET_*",
+    "NODE_RANK",
+    "NNODES",
+    "NPROC_PER_NODE",
+    "LAUNCHER_*",
+    "PAI_*",
+    "SSH_CLIENT",
+    "SSH_CONNECTION",
+    "SSH_TTY",
+)
 """names that are never inherited on a node: they speak of another job, or of the connection that started the agent"""
 ALLOWED = ("NCCL_*", "GLOO_*", "TORCH_*", "CUDA_*", "OMP_*", "HF_*", "WANDB_*")
 """what goes along from the submitting side unasked"""
@@ -35,7 +51,7 @@ def forwarded(environment: Mapping[str, str], patterns: Sequence[str]) -> dict[s
 def _goes_along(name: str, patterns: Sequence[str]) -> bool:
     if _matches(name, _NEVER) or _matches(name, DROPPED):
         return False
-    return _matches(name, patterns) or _matches(name, ALLOWED) and not _matches(name, _NOT_UNASKED)
+    return _matches(name, patterns) or (_matches(name, ALLOWED) and not _matches(name, _NOT_UNASKED))
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -368,7 +368,9 @@ def _receive_early(channel: transports.Channel, host: Host, seen: bytes = b"") -
         received = channel.receive(wire.CHUNK, _BOOT_SECONDS)
     except TimeoutError:
         raise NodeUnusable(
-            f"logged in, but no answer within {_BOOT_SECONDS:g} s", where=host.name, lines=_last_lines(seen),
+            f"logged in, but no answer within {_BOOT_SECONDS:g} s",
+            where=host.name,
+            lines=_last_lines(seen),
             next_step="look at what the log-in shell's start-up files wait for",
         ) from None
     if received:
@@ -379,7 +381,7 @@ def _receive_early(channel: transports.Channel, host: Host, seen: bytes = b"") -
 
 def _did_not_start(host: Host, status: int | None, lines: list[str]) -> NodeError:
     text = "\n".join(lines).lower()
-    if status == 127 or "not found" in text or "no such file" in text and "errno" not in text:
+    if status == 127 or "not found" in text or ("no such file" in text and "errno" not in text):
         python = host.venv or host.python or "python3"
         step = "install Python 3.8 or later there, or name an interpreter with `python:` in cluster.yaml"
         return NodeUnusable(f"{python} was not found there", where=host.name, lines=lines, next_step=step)

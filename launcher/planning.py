@@ -102,9 +102,17 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     from launcher.code import project_name
 
     plan = Plan(
-        job_id=new_job_id(spec.name, now), spec=spec, backend=cluster.backend, cluster=cluster.name, nodes=_masked_nodes(nodes),
-        project=project_name(Path(source)) if source else "none", ssh=cluster.ssh, master=cluster.master,
-        detached=request.detached, origins=settings.origins, created_at=now,
+        job_id=new_job_id(spec.name, now),
+        spec=spec,
+        backend=cluster.backend,
+        cluster=cluster.name,
+        nodes=_masked_nodes(nodes),
+        project=project_name(Path(source)) if source else "none",
+        ssh=cluster.ssh,
+        master=cluster.master,
+        detached=request.detached,
+        origins=settings.origins,
+        created_at=now,
     )
     own = {str(node.rank): dict(node.host.env) for node in nodes}
     return Draft(plan, {"all": user, "nodes": own}, tuple(warnings))
@@ -188,7 +196,9 @@ def _nodes(settings: _Settings, cluster: Cluster, warnings: list[str]) -> tuple[
     if asked is not None and asked > len(hosts):
         kind = f" with instance_type {label}" if label and len(hosts) != len(cluster.hosts) else ""
         problems = [f"{host.name} ({host.address})" for host in hosts]
-        raise UsageError(f"--nodes {asked}, but there are {len(hosts)} hosts{kind}", problems=problems, next_step="ask for fewer, or add hosts")
+        raise UsageError(
+            f"--nodes {asked}, but there are {len(hosts)} hosts{kind}", problems=problems, next_step="ask for fewer, or add hosts"
+        )
     chosen = hosts[: asked or len(hosts)]
     return tuple(Node(rank, _here(host) if cluster.backend == "local" else host) for rank, host in enumerate(chosen))
 
@@ -218,7 +228,9 @@ def _labelled(cluster: Cluster, label: str, warnings: list[str]) -> tuple[Host, 
     return hosts
 
 
-def _user_environment(request: Request, job: JobFile | None, settings: _Settings, environment: Mapping[str, str]) -> dict[str, str]:
+def _user_environment(
+    request: Request, job: JobFile | None, settings: _Settings, environment: Mapping[str, str]
+) -> dict[str, str]:
     """Flags over files over the job file over what is forwarded."""
     patterns = settings.get("forward_env", ())
     files = settings.get("env_file", ())
@@ -232,7 +244,11 @@ def _user_environment(request: Request, job: JobFile | None, settings: _Settings
         settings.origins.update({f"env.{name}": origin for name in layer})
     fixed = sorted(set(merged) & {"WORLD_SIZE", "RANK", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "LAUNCHER_JOB_ID", "LOCAL_RANK"})
     if fixed:
-        raise UsageError("these variables are the launcher's own", problems=fixed, next_step="leave them out; --nodes and --nproc-per-node set them")
+        raise UsageError(
+            "these variables are the launcher's own",
+            problems=fixed,
+            next_step="leave them out; --nodes and --nproc-per-node set them",
+        )
     return merged
 
 
@@ -264,13 +280,28 @@ def read_env_file(path: Path) -> dict[str, str]:
 def _spec(settings: _Settings, command: Command, user: Mapping[str, str], nodes: int, warnings: list[str]) -> JobSpec:
     nproc = _processes(settings, command)
     text = command.shell or shlex.join(command.argv or ())
-    if command.script is None and nproc is not None and nproc > 1 and not torchrun.uses_launcher(command.shell or command.argv or ""):
-        warnings.append(f"nproc_per_node is {nproc}, but `{text}` starts neither torchrun nor another process launcher: it runs once per node")
+    if (
+        command.script is None
+        and nproc is not None
+        and nproc > 1
+        and not torchrun.uses_launcher(command.shell or command.argv or "")
+    ):
+        warnings.append(
+            f"nproc_per_node is {nproc}, but `{text}` starts neither torchrun nor another process launcher: it runs once per node"
+        )
     spec = JobSpec(
-        command=command, name=settings.get("name") or _base_name(command), source_dir=_source_dir(settings), nodes=nodes, nproc_per_node=nproc,
-        env=environ.masked(user), forward_env=tuple(settings.get("forward_env", ())), instance_type=settings.get("instance_type"),
-        max_run_time=settings.get("max_run_time"), grace=settings.get("grace", JobSpec.grace),
-        collect=_channels(settings.get("collect")), keep=bool(settings.get("keep", False)),
+        command=command,
+        name=settings.get("name") or _base_name(command),
+        source_dir=_source_dir(settings),
+        nodes=nodes,
+        nproc_per_node=nproc,
+        env=environ.masked(user),
+        forward_env=tuple(settings.get("forward_env", ())),
+        instance_type=settings.get("instance_type"),
+        max_run_time=settings.get("max_run_time"),
+        grace=settings.get("grace", JobSpec.grace),
+        collect=_channels(settings.get("collect")),
+        keep=bool(settings.get("keep", False)),
         max_code_bytes=settings.get("max_code_size", JobSpec.max_code_bytes),
     )
     _check_script(command, spec.source_dir)
@@ -302,8 +333,7 @@ def _source_dir(settings: _Settings) -> str | None:
 
 def _channels(said: tuple[str, ...] | None) -> tuple[str, ...]:
     """What is collected: model and tensorboard always, and what was asked for besides."""
-    channels = list(JobSpec.__dataclass_fields__["collect"].default)
-    return tuple(dict.fromkeys([*channels, *(said or ())]))
+    return tuple(dict.fromkeys([*JobSpec.collect, *(said or ())]))
 
 
 def _check_script(command: Command, source_dir: str | None) -> None:
@@ -311,12 +341,17 @@ def _check_script(command: Command, source_dir: str | None) -> None:
     if command.script is None or command.script[0] in ("-m", "--module") or os.path.isabs(command.script[0]):
         return
     if source_dir is None:
-        raise UsageError(f"{command.script[0]} goes to the nodes with a source folder, and none is named",
-                         next_step="add --source-dir DIR")
+        raise UsageError(
+            f"{command.script[0]} goes to the nodes with a source folder, and none is named", next_step="add --source-dir DIR"
+        )
     if not (Path(source_dir) / command.script[0]).is_file():
         found = sorted(path.name for path in Path(source_dir).glob("*.py"))[:5]
-        raise UsageError(f"there is no {command.script[0]} in the source folder", where=source_dir, problems=found,
-                         next_step="name the script relative to --source-dir")
+        raise UsageError(
+            f"there is no {command.script[0]} in the source folder",
+            where=source_dir,
+            problems=found,
+            next_step="name the script relative to --source-dir",
+        )
 
 
 def _masked_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:

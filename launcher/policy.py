@@ -111,6 +111,8 @@ class View:
     failure: dict[str, Any] | None = None
     port_race: bool = False
     collected: bool = False
+    left: dict[int, list[str]] = field(default_factory=dict)
+    """{node: output channels of which something stayed there}"""
     collect_error: str | None = None
     collecting: bool = False
     model: str | None = None
@@ -266,6 +268,7 @@ def _collecting(view: View, event: Mapping[str, Any]) -> None:
 
 def _collected(view: View, event: Mapping[str, Any]) -> None:
     view.collected, view.model = True, event.get("model")
+    view.left = {int(rank): list(channels) for rank, channels in event.get("left", {}).items()}
 
 
 def _collect_failed(view: View, event: Mapping[str, Any]) -> None:
@@ -414,7 +417,9 @@ def verdict(view: View, max_run_time: float | None = None) -> Verdict:
         return Verdict(Status.FAILED, "MaxRunTimeExceeded", text, 143)
     if view.failure is not None:
         code = view.failure.get("exit_code")
-        return Verdict(Status.FAILED, _reason(view, view.failure), str(view.failure["message"]), 69 if code is None else int(code) or 70)
+        return Verdict(
+            Status.FAILED, _reason(view, view.failure), str(view.failure["message"]), 69 if code is None else int(code) or 70
+        )
     if view.collect_error is not None:
         return Verdict(Status.FAILED, "CollectFailed", view.collect_error, 69)
     return Verdict(Status.SUCCEED, "", "", 0)

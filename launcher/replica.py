@@ -55,7 +55,7 @@ class Replica:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._files[name], self._sizes[name] = fd, os.fstat(fd).st_size
         if name == "events.jsonl":
-            complete, _, self._line = path.read_bytes().rpartition(b"\n")
+            _, _, self._line = path.read_bytes().rpartition(b"\n")
         return fd
 
     def events(self) -> list[dict[str, Any]]:

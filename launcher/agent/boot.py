@@ -9,6 +9,7 @@ The next line on stdin is the order, a JSON object:
 
 After the marker one byte is written: `+` the agent is here, `-` send it, `!` this Python is too old.
 """
+
 import sys
 
 

@@ -105,7 +105,7 @@ def _address(pointer):
     return None
 
 
-def lingering():
+def lingering() -> bool:
     """True where a user manager outlives log-outs and can take processes in: systemd-run, linger, and its bus."""
     return bool(_linger_marked() and shutil.which("systemd-run") and _runtime_dir())
 

@@ -52,7 +52,7 @@ def nonces(session, request):
     for entry in os.listdir(session.layout.job(session.job)):
         if entry.startswith("nonce-"):
             with open(os.path.join(session.layout.job(session.job), entry)) as file:
-                found[entry[len("nonce-"):]] = file.read()
+                found[entry[len("nonce-") :]] = file.read()
     return {"nonces": found}
 
 
@@ -178,9 +178,19 @@ def jobs(session, request):
 
 
 def release(session, request):
-    """Remove what the job left here: its working copy, outputs and spool."""
+    """Remove what the job left here: its working copy, its spool, and its outputs but for the channels in `keep`."""
     session.follower = None
-    _remove(session.layout.job(session.job))
+    job, output = session.layout.job(session.job), session.layout.output(session.job)
+    keep = set(request.get("keep", []))
+    if not keep:
+        _remove(job)
+        return {}
+    for entry in os.listdir(job):
+        if entry != os.path.basename(output):
+            _remove(os.path.join(job, entry))
+    for channel in os.listdir(output):
+        if channel not in keep:
+            _remove(os.path.join(output, channel))
     return {}
 
 
@@ -190,6 +200,11 @@ def _remove(path):
         os.rename(path, trash)
     except FileNotFoundError:
         return
+
+    if not os.path.isdir(trash) or os.path.islink(trash):
+        os.unlink(trash)
+        return
+
     # The name is free at once; a read-only directory the job made must not keep the rest.
     def make_writable(function, entry, _):
         os.chmod(os.path.dirname(entry), 0o700)

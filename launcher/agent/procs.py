@@ -9,7 +9,7 @@ import signal
 
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _PIDFD_OPEN = 434
-SHELLS = frozenset("sh dash bash ash busybox zsh ksh mksh fish tcsh csh".split())
+SHELLS = frozenset(["sh", "dash", "bash", "ash", "busybox", "zsh", "ksh", "mksh", "fish", "tcsh", "csh"])
 
 
 def boot_id():
@@ -155,7 +155,7 @@ def _settle(pid):
 def _stat(pid):
     text = _read(pid, "stat").decode("utf-8", "replace")
     # The second field, the name in parentheses, may contain anything; the rest follows its last parenthesis.
-    return text[text.rindex(")") + 2:].split() if ")" in text else None
+    return text[text.rindex(")") + 2 :].split() if ")" in text else None
 
 
 def _read(pid, entry):

@@ -71,7 +71,7 @@ class Session:
         with self._lock:
             view = memoryview(frame)
             while view:
-                view = view[os.write(self._out, view):]
+                view = view[os.write(self._out, view) :]
             self._sent = time.monotonic()
 
     def note(self, **content):

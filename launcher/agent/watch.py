@@ -3,10 +3,13 @@
 Used on both sides.  Standard library only, Python 3.8.  Numbers from inotify(7).
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import select
 import sys
+from typing import Optional, Set
 
 _CREATE, _MODIFY, _CLOSE_WRITE, _MOVED_TO = 0x100, 0x2, 0x8, 0x80
 _WANTED = _CREATE | _MODIFY | _CLOSE_WRITE | _MOVED_TO
@@ -18,18 +21,18 @@ POLL_SECONDS = 0.2
 class Watch:
     """Changes in a growing set of directories.  ``fileno`` is an inotify descriptor, or None where there is none."""
 
-    def __init__(self):
-        self._paths = set()
-        self._fd = None
+    def __init__(self) -> None:
+        self._paths: Set[str] = set()
+        self._fd: Optional[int] = None
         if sys.platform.startswith("linux"):
             self._libc = ctypes.CDLL(None, use_errno=True)
             fd = self._libc.inotify_init1(_NONBLOCK_CLOEXEC)
             self._fd = fd if fd >= 0 else None
 
-    def fileno(self):
+    def fileno(self) -> Optional[int]:
         return self._fd
 
-    def add(self, path):
+    def add(self, path: str) -> None:
         """Watch a directory too; one that is watched already, or is not there, changes nothing."""
         if path in self._paths or not os.path.isdir(path):
             return
@@ -37,7 +40,7 @@ class Watch:
         if self._fd is not None:
             self._libc.inotify_add_watch(self._fd, os.fsencode(path), _WANTED)
 
-    def clear(self):
+    def clear(self) -> None:
         """Forget the changes seen so far; call it before looking at the files."""
         try:
             while self._fd is not None and os.read(self._fd, 65536):
@@ -45,13 +48,13 @@ class Watch:
         except BlockingIOError:
             pass
 
-    def wait(self, seconds=POLL_SECONDS):
+    def wait(self, seconds: float = POLL_SECONDS) -> None:
         """Block until something changed, at most ``seconds`` (and at most POLL_SECONDS, for what inotify does not see)."""
         descriptors = [] if self._fd is None else [self._fd]
         select.select(descriptors, [], [], max(0.0, min(seconds, POLL_SECONDS)))
         self.clear()
 
-    def close(self):
+    def close(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

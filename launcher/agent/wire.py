@@ -10,8 +10,11 @@ A frame is a 4-byte big-endian payload length, one byte of kind, and the payload
     BEAT      empty; sent when nothing else was for BEAT_SECONDS, so that silence means a dead peer
 """
 
+from __future__ import annotations
+
 import json
 import struct
+from typing import Any, List, Tuple
 
 MESSAGE, DATA, BEAT = 1, 2, 3
 BEAT_SECONDS = 5.0
@@ -30,40 +33,41 @@ class ProtocolError(Exception):
     """The peer sent something that is no frame of ours."""
 
 
-def message(value):
+def message(value: Any) -> bytes:
     """The frame that carries a JSON object."""
     payload = json.dumps(value, separators=(",", ":")).encode()
     return _HEADER.pack(len(payload), MESSAGE) + payload
 
 
-def data(stream, offset, chunk):
+def data(stream: int, offset: int, chunk: bytes) -> bytes:
     """The frame that carries the bytes of a stream from an offset on."""
     return _HEADER.pack(len(chunk) + _DATA.size, DATA) + _DATA.pack(stream, offset) + chunk
 
 
-def beat():
+def beat() -> bytes:
     """The frame that says: still here."""
     return _HEADER.pack(0, BEAT)
 
 
-def split_data(payload):
+def split_data(payload: bytes) -> Tuple[int, int, bytes]:
     """(stream number, offset, bytes) of a DATA frame's payload; ProtocolError when it is too short."""
     if len(payload) < _DATA.size:
         raise ProtocolError("a data frame of %d bytes" % len(payload))
     stream, offset = _DATA.unpack_from(payload)
-    return stream, offset, payload[_DATA.size:]
+    return stream, offset, payload[_DATA.size :]
 
 
 class Decoder:
     """Cuts a byte stream into frames, whatever pieces it arrives in."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, received):
+    def feed(self, received: bytes) -> List[Tuple[int, bytes]]:
         """The list of (kind, payload) that ``received`` completes; ProtocolError when it is no frame of ours."""
         self._buffer += received
-        frames, start = [], 0
+        frames: List[Tuple[int, bytes]] = []
+        start = 0
         while len(self._buffer) - start >= _HEADER.size:
             length, kind = _HEADER.unpack_from(self._buffer, start)
             if kind not in (MESSAGE, DATA, BEAT) or length > MAX_PAYLOAD:
@@ -71,7 +75,7 @@ class Decoder:
             end = start + _HEADER.size + length
             if len(self._buffer) < end:
                 break
-            frames.append((kind, bytes(self._buffer[start + _HEADER.size:end])))
+            frames.append((kind, bytes(self._buffer[start + _HEADER.size : end])))
             start = end
         del self._buffer[:start]
         return frames

@@ -18,7 +18,12 @@ def start(folder: Folder) -> None:
     try:
         with folder.coordinator_log.open("ab") as log:
             subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=folder.root,
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=folder.root,
                 env=_environment(),
             )
     except OSError as error:

@@ -41,7 +41,9 @@ class Interrupts:
         self.count += 1
 
 
-def follow(folder: Folder, screen: Screen, interrupts: Interrupts | None, until_running: bool = False, quiet: bool = False) -> int:
+def follow(
+    folder: Folder, screen: Screen, interrupts: Interrupts | None, until_running: bool = False, quiet: bool = False
+) -> int:
     """Show a job until its end (or until it runs); returns the job's exit code, 0 while there is none.
 
     ``interrupts`` None: signals are the caller's, and only leave.
@@ -51,7 +53,7 @@ def follow(folder: Folder, screen: Screen, interrupts: Interrupts | None, until_
     while True:
         for item in feed.read():
             screen.show(item, feed, quiet)
-        if feed.ended or until_running and feed.view.following:
+        if feed.ended or (until_running and feed.view.following):
             break
         if interrupts is not None and interrupts.count > heard:
             heard = interrupts.count

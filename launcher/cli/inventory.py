@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from launcher import planning
+from launcher import environ, planning
 from launcher.cli import options
 from launcher.cli.jobs import print_table
 from launcher.errors import LauncherError, NodeError, UsageError
@@ -20,8 +20,13 @@ def nodes_command(output: str, **said: Any) -> None:
     """Show the inventory as it is understood; asks no machine anything."""
     cluster = planning.inventory(planning.Request(**said))
     if output == "json":
-        document = {"schema_version": 1, "name": cluster.name, "backend": cluster.backend, "path": str(cluster.path) if cluster.path else None}
-        hosts = [{**to_json(host), "env": planning.environ.masked(host.env)} for host in cluster.hosts]
+        document = {
+            "schema_version": 1,
+            "name": cluster.name,
+            "backend": cluster.backend,
+            "path": str(cluster.path) if cluster.path else None,
+        }
+        hosts = [{**to_json(host), "env": environ.masked(host.env)} for host in cluster.hosts]
         options.print_json({**document, "hosts": hosts, "ssh": to_json(cluster.ssh), "master": to_json(cluster.master)})
         return
     where = f" ({cluster.path})" if cluster.path else ""
@@ -29,13 +34,13 @@ def nodes_command(output: str, **said: Any) -> None:
     if cluster.backend == "local":
         click.echo("any number of nodes is simulated on this machine", err=True)
         return
-    rows = [("HOST", "ADDRESS", "USER", "PORT", "GPUS", "INSTANCE TYPE", "PYTHON", "WORKDIR")]
+    rows: list[tuple[str, ...]] = [("HOST", "ADDRESS", "USER", "PORT", "GPUS", "INSTANCE TYPE", "PYTHON", "WORKDIR")]
     for host in cluster.hosts:
         python = f"{host.venv}/bin/python" if host.venv else host.python
         gpus = host.gpus if host.gpus is not None else "auto" if host.slots is None else f"slots={host.slots}"
         cells = (host.name, host.address, host.user, host.port, gpus, host.instance_type, python, host.workdir)
-        rows.append(tuple("-" if cell is None else str(cell) for cell in cells))  # type: ignore[arg-type]
-    print_table(rows)  # type: ignore[arg-type]
+        rows.append(tuple("-" if cell is None else str(cell) for cell in cells))
+    print_table(rows)
 
 
 @click.command("trust")
@@ -43,7 +48,7 @@ def nodes_command(output: str, **said: Any) -> None:
 @options.inventory
 @click.option("--yes", is_flag=True, help="Record without asking; only where you have seen the fingerprints elsewhere.")
 @click.pass_context
-def trust_command(ctx: click.Context, names: tuple[str, ...], yes: bool, **said: Any) -> None:
+def trust_command(ctx: click.Context, /, names: tuple[str, ...], yes: bool, **said: Any) -> None:
     """Show the fingerprints of machines that are new here, and record their keys after a yes.
 
     Without HOST all hosts of the inventory are looked at.
@@ -79,9 +84,13 @@ def _trust(host: Host, ssh: Any, yes: bool) -> None:
         for key in keys:
             click.echo(f"{key.machine}: {key.type} {key.fingerprint}")
         if not yes and not click.confirm("Are these the right ones? Record them", default=False, err=True):
-            raise NodeError("not recorded", where=host.name, next_step="compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there")
+            raise NodeError(
+                "not recorded", where=host.name, next_step="compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there"
+            )
         path = record(keys)
         if path is None:
-            raise NodeError("ssh_config names no known_hosts file to record it in", where=host.name, next_step="set UserKnownHostsFile")
+            raise NodeError(
+                "ssh_config names no known_hosts file to record it in", where=host.name, next_step="set UserKnownHostsFile"
+            )
         click.echo(f"{keys[0].machine}: recorded in {path}")
         new = True

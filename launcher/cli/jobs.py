@@ -25,7 +25,7 @@ def list_command(output: str) -> None:
     if not found:
         click.echo("no jobs yet", err=True)
         return
-    rows = [("JOB", "STATUS", "NODES", "CLUSTER", "CREATED", "EXIT")]
+    rows: list[tuple[str, ...]] = [("JOB", "STATUS", "NODES", "CLUSTER", "CREATED", "EXIT")]
     for job in found:
         code = "-" if job["exit_code"] is None else str(job["exit_code"])
         rows.append((job["job_id"], job["status"], str(job["nodes"]), str(job["cluster"]), when(job["created_at"]), code))
@@ -67,11 +67,11 @@ def status_command(job: str, output: str) -> None:
 
 
 def _print_nodes(nodes: list[dict[str, Any]]) -> None:
-    rows = [("NODE", "HOST", "ADDRESS", "STATUS", "PROCESSES", "PID", "EXIT")]
+    rows: list[tuple[str, ...]] = [("NODE", "HOST", "ADDRESS", "STATUS", "PROCESSES", "PID", "EXIT")]
     for node in nodes:
         cells = [node[key] for key in ("rank", "host", "address", "status", "nproc_per_node", "pid", "exit_code")]
-        rows.append(tuple("-" if cell is None else str(cell) for cell in cells))  # type: ignore[arg-type]
-    print_table(rows)  # type: ignore[arg-type]
+        rows.append(tuple("-" if cell is None else str(cell) for cell in cells))
+    print_table(rows)
 
 
 @click.command("cancel")
@@ -113,7 +113,14 @@ def model_data_command(ctx: click.Context, job: str, output: str) -> None:
     problems = verify(folder.output) if (folder.output / "model.json").exists() else [f"nothing was collected to {folder.output}"]
     files = [str(file.relative_to(path)) for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else []
     if output == "json":
-        document = {"job_id": folder.job_id, "status": told["status"], "model_data": str(path), "complete": not problems, "problems": problems, "files": files}
+        document = {
+            "job_id": folder.job_id,
+            "status": told["status"],
+            "model_data": str(path),
+            "complete": not problems,
+            "problems": problems,
+            "files": files,
+        }
         options.print_json({"schema_version": 1, **document, "manifest": str(folder.output / "model.json")})
     else:
         if told["status"] != "Succeed":

@@ -11,7 +11,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Parsed(click.ParamType):
+class Parsed(click.ParamType[Any]):
     """An option whose text is read by a parser that raises ValueError with a sentence."""
 
     def __init__(self, name: str, parser: Callable[[str], Any]) -> None:
@@ -29,14 +29,18 @@ class Parsed(click.ParamType):
 
 def output(function: F) -> F:
     """-o text|json."""
-    return click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print; json is for programs.")(function)
+    return click.option(
+        "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print; json is for programs."
+    )(function)
 
 
 def inventory(function: F) -> F:
     """The options that say which machines are meant."""
     for option in (
         click.option("--exclude", metavar="HOSTS", help="Leave these hosts out (comma list, ranges allowed)."),
-        click.option("--hosts", metavar="HOSTS", help="Only these hosts, in this order (comma list, ranges such as node[01-04])."),
+        click.option(
+            "--hosts", metavar="HOSTS", help="Only these hosts, in this order (comma list, ranges such as node[01-04])."
+        ),
         click.option("--backend", type=click.Choice(["local", "ssh"]), help="local: simulate the nodes on this machine."),
         click.option("--hostfile", metavar="FILE", help="An inventory of `host slots=4` lines."),
         click.option("--cluster", metavar="FILE", help="The inventory (else $LAUNCHER_CLUSTER, else ./cluster.yaml)."),

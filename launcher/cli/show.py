@@ -77,7 +77,9 @@ class Screen:
         """The third Ctrl-C: say what may still run."""
         alive = [node.host for node in view.nodes.values() if not node.over]
         where = f" on {', '.join(alive)}" if alive else ""
-        self.note(f"left; the job may still run{where}\n  next: launcher cancel --now {folder.job_id}; launcher gc {folder.job_id} ends what is left")
+        self.note(
+            f"left; the job may still run{where}\n  next: launcher cancel --now {folder.job_id}; launcher gc {folder.job_id} ends what is left"
+        )
         return 130
 
     def finish(self, folder: Folder, view: View) -> None:
@@ -98,8 +100,13 @@ class Screen:
             self._spinner.say(progress_text(event))
 
     def _turn_spinner(self, kind: str) -> None:
-        steps = {"coordinator": "reaching the nodes", "reached": "sending the code", "synced": "looking for node 0's address",
-                 "master": "starting", "collecting": "collecting the outputs"}
+        steps = {
+            "coordinator": "reaching the nodes",
+            "reached": "sending the code",
+            "synced": "looking for node 0's address",
+            "master": "starting",
+            "collecting": "collecting the outputs",
+        }
         if self._spinner and kind in steps:
             self._spinner.say(steps[kind])
         elif self._spinner and kind in ("following", "end", "broken"):
@@ -186,15 +193,20 @@ def _agent(event: Mapping[str, Any], view: View) -> str | None:
 
 
 def _stopping(event: Mapping[str, Any], view: View) -> str:
-    why = {"failure": "a node failed", "cancel": "cancelled", "max_run_time": "max_run_time is over"}.get(event["reason"], event["reason"])
-    return f"{why}: {'killing' if event['level'] > 1 else 'stopping'} all nodes" + (f" ({event['grace']:g} s grace)" if event["grace"] else "")
+    why = {"failure": "a node failed", "cancel": "cancelled", "max_run_time": "max_run_time is over"}.get(
+        event["reason"], event["reason"]
+    )
+    return f"{why}: {'killing' if event['level'] > 1 else 'stopping'} all nodes" + (
+        f" ({event['grace']:g} s grace)" if event["grace"] else ""
+    )
 
 
 def _collected(event: Mapping[str, Any], view: View) -> str | None:
     lines = [f"conflict: {conflict}" for conflict in event.get("conflicts", [])]
-    left = event.get("left", [])
-    if left:
-        lines.append(f"{len(left)} output file{'s' * (len(left) > 1)} stayed on the nodes (see model.json; --collect brings them)")
+    for rank, channels in sorted(view.left.items()):
+        lines.append(
+            f"{_name(rank, view)}: {', '.join(channels)} stay there (output/model.json tells where; --collect brings them)"
+        )
     return "\n".join(lines) or None
 
 

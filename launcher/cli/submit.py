@@ -42,7 +42,9 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--env-file", multiple=True, metavar="FILE", help="Set the variables of a file of KEY=VALUE lines.")
 @click.option("--forward-env", multiple=True, metavar="GLOB", help="Take these variables of this shell along, too.")
 @click.option("--max-run-time", type=options.Parsed("time", parse_duration), help="Stop the job after that long: 90s, 15m, 2h.")
-@click.option("--grace", type=options.Parsed("time", parse_duration), help="Between TERM and KILL when the job is stopped; default 30s.")
+@click.option(
+    "--grace", type=options.Parsed("time", parse_duration), help="Between TERM and KILL when the job is stopped; default 30s."
+)
 @click.option("--collect", multiple=True, metavar="CHANNEL", help="Bring this output here as well, e.g. checkpoints.")
 @click.option("--keep", is_flag=True, default=None, help="Keep working copy and spool on the nodes after a success.")
 @click.option("--max-code-size", type=options.Parsed("size", parse_size), help="Refuse a larger source folder; default 1GiB.")
@@ -50,7 +52,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--dry-run", is_flag=True, help="Print the plan and where each value came from; start nothing.")
 @options.output
 @click.pass_context
-def submit_command(ctx: click.Context, words: tuple[str, ...], detach: bool, dry_run: bool, output: str, **said: Any) -> None:
+def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, dry_run: bool, output: str, **said: Any) -> None:
     """Run a command on several nodes, and bring its model here.
 
     A script after `--` is started by torchrun on every node; another program after `--` runs once per node as it is.
@@ -67,7 +69,7 @@ def submit_command(ctx: click.Context, words: tuple[str, ...], detach: bool, dry
     with Interrupts() as interrupts:
         folder = api.submit(drafted, screen.note, interrupts.note_from_now_on)
         screen.begin(folder, drafted.plan)
-        code = follow(folder, screen, interrupts, until_running=detach)
+        code = follow(folder, screen, interrupts, until_running=detach, quiet=detach)
     if output == "json":
         options.print_json(api.describe(folder))
     elif detach and code == 0:
@@ -80,8 +82,14 @@ def _request(ctx: click.Context, words: tuple[str, ...], said: dict[str, Any], d
     command = said.pop("command")
     lists = {key: tuple(said.pop(key)) or None for key in ("env_file", "forward_env", "collect")}
     return planning.Request(
-        job_file=job_file, words=command_words, command=Command(shell=command) if command is not None else None, detached=detach,
-        env_file=lists["env_file"] or (), forward_env=lists["forward_env"] or (), collect=lists["collect"], **said,
+        job_file=job_file,
+        words=command_words,
+        command=Command(shell=command) if command is not None else None,
+        detached=detach,
+        env_file=lists["env_file"] or (),
+        forward_env=lists["forward_env"] or (),
+        collect=lists["collect"],
+        **said,
     )
 
 

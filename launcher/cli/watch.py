@@ -72,7 +72,9 @@ def wait_command(ctx: click.Context, job: str, timeout: float | None, output: st
 @click.option("--grep", metavar="REGEX", help="Only lines that match.")
 @click.option("--stderr", is_flag=True, help="Only what was printed to stderr.")
 @options.output
-def logs_command(job: str, following: bool, node: int | None, rank: int | None, tail: int | None, grep: str | None, stderr: bool, output: str) -> None:
+def logs_command(
+    job: str, following: bool, node: int | None, rank: int | None, tail: int | None, grep: str | None, stderr: bool, output: str
+) -> None:
     """Show what a job's processes printed, each line with its `[node:rank]`."""
     folder = api.find(job)
     wanted = _Filter(node, rank, grep, stderr)
@@ -112,7 +114,11 @@ class _Filter:
         """The lines that are wanted."""
         import dataclasses
 
-        fits = self._node in (None, lines.node) and self._rank in (None, lines.rank) and (not self._stderr or lines.stream == "stderr")
+        fits = (
+            self._node in (None, lines.node)
+            and self._rank in (None, lines.rank)
+            and (not self._stderr or lines.stream == "stderr")
+        )
         kept = [line for line in lines.lines if self._pattern is None or self._pattern.search(line)] if fits else []
         return dataclasses.replace(lines, lines=kept)
 
@@ -150,5 +156,7 @@ def _plain(event: dict[str, Any]) -> str:
         told = event["event"]
         details = {key: value for key, value in told.items() if key not in ("type", "attempt", "time") and value is not None}
         return f"node {event['node']}: {told['type']} " + " ".join(f"{key}={value}" for key, value in details.items())
-    details = {key: value for key, value in event.items() if key not in ("n", "time", "type", "nodes") and value not in (None, "")}
+    details = {
+        key: value for key, value in event.items() if key not in ("n", "time", "type", "nodes") and value not in (None, "")
+    }
     return f"{event['type']} " + " ".join(f"{key}={value}" for key, value in details.items())

@@ -111,7 +111,9 @@ class Coordinator:
                     continue
                 self._steps.abandon()
                 if step is Step.COLLECT:
-                    self._record({"type": "collect failed", "message": "the collection was cancelled; the outputs are still on the nodes"})
+                    self._record(
+                        {"type": "collect failed", "message": "the collection was cancelled; the outputs are still on the nodes"}
+                    )
                 return True
 
     def _run_step(self, action: Callable[[], list[dict[str, Any]]], step: Step) -> None:
@@ -167,8 +169,14 @@ class Coordinator:
     def _save_state(self) -> None:
         if self._told.empty():
             view = self.view
-            state = {"status": view.status.value, "events_bytes": self._folder.events.stat().st_size, "started_at": view.started_at,
-                     "ended_at": view.ended_at, "exit_code": view.end["exit_code"] if view.end else None, "model_data": view.model}
+            state = {
+                "status": view.status.value,
+                "events_bytes": self._folder.events.stat().st_size,
+                "started_at": view.started_at,
+                "ended_at": view.ended_at,
+                "exit_code": view.end["exit_code"] if view.end else None,
+                "model_data": view.model,
+            }
             write_json(self._folder.state, state)
 
     def _watch_for_cancel(self) -> None:

@@ -33,7 +33,7 @@ def choose(plan: Plan, fleet: Fleet, facts: Mapping[int, Mapping[str, Any]], use
         return {"address": asked or "127.0.0.1", "port": port, "interfaces": {}, "origin": origin}
     candidates = [asked] if asked else _candidates(plan, facts)
     request = {"candidates": candidates, "port": port, "nonce": nonce, "timeout": _CONNECT_SECONDS}
-    told = fleet.ask_all("probe_connect", "not every node answers", {rank: request for rank in others})
+    told = fleet.ask_all("probe_connect", "not every node answers", dict.fromkeys(others, request))
     results = {rank: told[rank]["results"] for rank in others}
     address = next((c for c in candidates if all("interface" in results[rank][c] for rank in others)), None)
     if address is None:
@@ -57,8 +57,11 @@ def _must_be_node_0(plan: Plan, fleet: Fleet, address: str) -> None:
     if told["own"]:
         return
     why = told.get("error") or f"it is {', '.join(told.get('resolved', []))} there"
-    raise NodeUnusable(f"MASTER_ADDR {address} is not an address of node 0 ({why})", where=plan.nodes[0].host.name,
-                       next_step="leave it out, or put the host that has it first (--hosts)")
+    raise NodeUnusable(
+        f"MASTER_ADDR {address} is not an address of node 0 ({why})",
+        where=plan.nodes[0].host.name,
+        next_step="leave it out, or put the host that has it first (--hosts)",
+    )
 
 
 def _candidates(plan: Plan, facts: Mapping[int, Mapping[str, Any]]) -> list[str]:
@@ -86,8 +89,11 @@ def _wanted(plan: Plan, interface: str, address: str) -> bool:
 def _nobody_reaches(plan: Plan, results: Mapping[int, Mapping[str, Any]], candidates: list[str], port: int) -> Exception:
     name = plan.nodes[0].host.name
     if not candidates:
-        return NodeUnusable("node 0 has no address that fits `master:` in cluster.yaml", where=name,
-                            next_step="loosen master.network or master.interface, or give the host an internal_address")
+        return NodeUnusable(
+            "node 0 has no address that fits `master:` in cluster.yaml",
+            where=name,
+            next_step="loosen master.network or master.interface, or give the host an internal_address",
+        )
     errors: list[NodeError] = []
     for rank, tried in sorted(results.items()):
         bad = [f"{address} port {port}: {told['error']}" for address, told in tried.items() if "error" in told]
@@ -95,5 +101,7 @@ def _nobody_reaches(plan: Plan, results: Mapping[int, Mapping[str, Any]], candid
             errors.append(NodeUnusable(f"cannot reach node 0 ({name})", where=plan.nodes[rank].host.name, lines=bad))
     what = f"no address of node 0 ({name}) is reached by every other node"
     error = NodesFailed(what, errors)
-    error.next_step = "open the training ports between the nodes, or name the right network by `master: {network: ...}` in cluster.yaml"
+    error.next_step = (
+        "open the training ports between the nodes, or name the right network by `master: {network: ...}` in cluster.yaml"
+    )
     return error

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher import environ, torchrun
 from launcher.coordinator import master
@@ -17,9 +16,14 @@ from launcher.model import Plan, to_json
 from launcher.policy import Step, View
 from launcher.store import Folder, read_json
 
+if TYPE_CHECKING:
+    from launcher.outputs import Manifest
+
 Event = dict[str, Any]
 _PROGRESS_SECONDS = 0.5
 _COLLECT_TRIES = 4
+_SHOWN = 20
+"""conflicts that an event names; the manifest has all"""
 _REASONS = {Step.REACH: "NodesUnreachable", Step.SYNC: "SyncFailed", Step.PROBE: "NoMasterAddress", Step.START: "StartFailed"}
 
 
@@ -45,7 +49,9 @@ class Steps:
             Step.KILL: lambda: self._stop(why, 0, 2),
             Step.GIVE_UP: lambda: self._give_up(int(why)),
             Step.DIAGNOSE: self._diagnose,
-            Step.RETRY: lambda: [{"type": "attempt", "attempt": self._view().attempt + 1, "why": "lost the race for MASTER_PORT"}],
+            Step.RETRY: lambda: [
+                {"type": "attempt", "attempt": self._view().attempt + 1, "why": "lost the race for MASTER_PORT"}
+            ],
             Step.COLLECT: self._collect,
         }
         return actions[step]
@@ -77,7 +83,8 @@ class Steps:
         view, events = self._view(), []
         if (success and not self._plan.spec.keep) or not view.starting:
             try:
-                fleet.ask_all("node_release", "the working copies could not be removed everywhere", {rank: {} for rank in self._facts})
+                kept = {rank: {"keep": view.left.get(rank, [])} for rank in fleet.links}
+                fleet.ask_all("node_release", "the working copies could not be removed everywhere", kept)
             except (LauncherError, OSError) as error:
                 events.append({"type": "note", "message": f"{error}; `launcher gc` removes them later"})
         fleet.close()
@@ -122,7 +129,9 @@ class Steps:
             if missing[rank] or rank in no_python:
                 names = ", ".join(missing[rank]) or "python3"
                 step = "name the environment that has it with `python:` or `venv:` in cluster.yaml"
-                raise NodeUnusable(f"no {names} in the PATH of a non-interactive log-in there", where=link.host.name, next_step=step)
+                raise NodeUnusable(
+                    f"no {names} in the PATH of a non-interactive log-in there", where=link.host.name, next_step=step
+                )
             if rank in doomed:
                 what = f"a log-out there ends all processes of {facts[rank]['user']} (KillUserProcesses=yes), a detached job too"
                 raise NodeUnusable(what, where=link.host.name, next_step="loginctl enable-linger, on that node")
@@ -158,7 +167,11 @@ class Steps:
 
         assert self._fleet is not None
         leaders = [group[0] for group in self._view().groups]
-        shipment = Shipment(self._folder.code, code.load(self._folder.root / "code.json").manifest()) if self._folder.code.is_dir() else None
+        shipment = (
+            Shipment(self._folder.code, code.load(self._folder.root / "code.json").manifest())
+            if self._folder.code.is_dir()
+            else None
+        )
         sizes = _Progress(self._tell, "sync")
         try:
             reports = self._fleet.each(
@@ -199,7 +212,9 @@ class Steps:
 
     def _start_failed(self, errors: list[Any]) -> list[Event]:
         ranks = {node.host.name: node.rank for node in self._plan.nodes}
-        gone: list[Event] = [{"type": "gone", "node": ranks[error.where], "message": error.what} for error in errors if error.where in ranks]
+        gone: list[Event] = [
+            {"type": "gone", "node": ranks[error.where], "message": error.what} for error in errors if error.where in ranks
+        ]
         return [*gone, {"type": "following"}]
 
     def _request(self, rank: int, view: View) -> dict[str, Any]:
@@ -266,9 +281,18 @@ class Steps:
         self._tell({"type": "note", "message": text})
 
 
-def _summary(manifest: Any) -> dict[str, Any]:
-    told = json.loads(json.dumps(to_json(manifest)))
-    return {key: told[key] for key in ("conflicts", "left") if key in told} if isinstance(told, dict) else {}
+def _summary(manifest: Manifest) -> Event:
+    """What of the manifest belongs into an event; model.json has the rest."""
+    left: dict[str, set[str]] = {}
+    for entry in manifest.left:
+        channel = entry.path.partition("/output/")[2].partition("/")[0]
+        left.setdefault(str(entry.node), set()).add(channel)
+    told = [
+        f"{conflict.path}: node {conflict.node}'s was taken, others differ on {conflict.others}"
+        for conflict in manifest.conflicts
+    ]
+    counts = {"files": len(manifest.files), "bytes": sum(file.size for file in manifest.files), "left_files": len(manifest.left)}
+    return {**counts, "conflicts": told[:_SHOWN], "left": {rank: sorted(channels) for rank, channels in left.items()}}
 
 
 class _Progress:
@@ -303,8 +327,13 @@ def _programs(plan: Plan) -> list[str]:
 def _argv(plan: Plan, rank: int, python: str, address: tuple[str, int], nproc: int) -> list[str]:
     command = plan.spec.command
     if command.script is not None:
-        return torchrun.command_line(command.script, python, master_addr=address[0], master_port=address[1],
-                                     nnodes=len(plan.nodes), node_rank=rank, nproc=nproc)
+        return torchrun.command_line(
+            command.script,
+            python,
+            master_addr=address[0],
+            master_port=address[1],
+            nnodes=len(plan.nodes),
+            node_rank=rank,
+            nproc=nproc,
+        )
     return list(command.argv) if command.argv is not None else ["/bin/sh", "-c", command.shell or ""]
-
-

@@ -1,0 +1,150 @@
+"""The launcher as a person uses it: its command line in a process, with a $LAUNCHER_HOME of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+PATIENCE = 60.0
+
+
+def eventually(look: Callable[[], T | None], what: str, patience: float = PATIENCE) -> T:
+    """The first true value of ``look``; for what no event can be waited for from outside."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        value = look()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {patience:g} s: {what}")
+
+
+@dataclass
+class Desk:
+    """One home of jobs, and the commands that act on it."""
+
+    home: Path
+    extra: tuple[str, ...] = ()
+    """options that every submit gets: which cluster"""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("LAUNCHER_")}
+        return {**clean, "LAUNCHER_HOME": str(self.home)}
+
+    def run(self, *words: str, check: int | None = 0, **more: Any) -> subprocess.CompletedProcess[str]:
+        """A command to its end; ``check`` is the exit code it must have."""
+        done = subprocess.run(
+            [sys.executable, "-m", "launcher", *words],
+            env={**self.environment, **more.pop("env", {})},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            **more,
+        )
+        assert check is None or done.returncode == check, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def submit(self, *words: str, check: int | None = 0, **more: Any) -> subprocess.CompletedProcess[str]:
+        """An attached submit to its end."""
+        return self.run("submit", *self.extra, *words, check=check, **more)
+
+    def start(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        """An attached submit in the background, in a process group of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "launcher", "submit", *self.extra, *words],
+            env={**self.environment, **more.pop("env", {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **more,
+        )
+
+    def detach(self, *words: str, **more: Any) -> str:
+        """A detached submit; the job's id."""
+        return self.submit("-d", *words, **more).stdout.strip()
+
+    def json(self, *words: str, check: int | None = 0) -> Any:
+        """The document that a command prints with -o json."""
+        return json.loads(self.run(*words, "-o", "json", check=check).stdout)
+
+    def folder(self, job: str = "latest") -> Path:
+        """A job's folder."""
+        jobs = sorted((self.home / "jobs").iterdir(), key=lambda path: path.name[-20:])
+        return jobs[-1] if job == "latest" else self.home / "jobs" / job
+
+    def events(self, job: str = "latest") -> list[dict[str, Any]]:
+        """What is written of the job so far."""
+        path = self.folder(job) / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def happened(self, kind: str, job: str = "latest") -> dict[str, Any]:
+        """Wait for an event of that type."""
+        return eventually(lambda: next((e for e in self._events_if_any(job) if e["type"] == kind), None), f"event {kind}")
+
+    def _events_if_any(self, job: str) -> list[dict[str, Any]]:
+        try:
+            return self.events(job)
+        except (FileNotFoundError, IndexError, ValueError):
+            return []
+
+    def coordinator(self, job: str = "latest") -> int:
+        """The pid in the owner's record."""
+        return int(json.loads((self.folder(job) / "coordinator.json").read_text())["pid"])
+
+    def log(self, node: int, stream: str = "stdout", job: str = "latest") -> bytes:
+        """A node's own log."""
+        return (self.folder(job) / "logs" / f"node-{node}" / f"{stream}.log").read_bytes()
+
+    def pids(self, role: str, node: int, job: str = "latest") -> int:
+        """The pid of `pid` (the command), `agent` or `warden` on a node, as its agent told."""
+        started = eventually(
+            lambda: next(
+                (
+                    e["event"]
+                    for e in self._events_if_any(job)
+                    if e["type"] == "agent" and e["node"] == node and e["event"]["type"] == "started"
+                ),
+                None,
+            ),
+            f"node {node} started",
+        )
+        return int(started[role])
+
+    def end_everything(self) -> None:
+        """Nothing of this home outlives its test: coordinators, and on this machine their jobs' processes."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                _kill_if(entry, str(self.home).encode())
+
+
+def _kill_if(entry: Path, mark: bytes) -> None:
+    try:
+        if mark in (entry / "cmdline").read_bytes() or b"LAUNCHER_HOME=" + mark in (entry / "environ").read_bytes():
+            os.kill(int(entry.name), signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        pass
+
+
+def living(job_mark: str) -> list[str]:
+    """Command lines of processes on this machine whose environment names the job."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"LAUNCHER_JOB_ID={job_mark}".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found

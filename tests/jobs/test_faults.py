@@ -1,0 +1,216 @@
+"""What goes wrong, and what a person reads and gets then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.handle import Cluster
+from tests.jobs.desk import Desk, eventually, living
+
+LINES = "for i in $(seq 1 60); do echo line $i; sleep 0.05; done"
+
+
+def test_the_first_failure_stops_all_nodes_and_is_told(desk: Desk) -> None:
+    """Exit code and message are those of the node that failed; the others are stopped at once."""
+    done = desk.submit("--nodes", "2", "--command", "if [ $RANK = 1 ]; then echo bad >&2; exit 7; fi; sleep 600", check=7)
+    told = desk.json("status", "latest")
+    assert (told["status"], told["exit_code"]) == ("Failed", 7)
+    assert (told["failure"]["node"], told["failure"]["exit_code"]) == (1, 7)
+    assert Path(told["failure"]["log"]).read_text() == "bad\n"
+    assert "node 1" in done.stderr and "exited with 7" in done.stderr
+    assert told["ended_at"] - told["started_at"] < 20
+
+
+def test_a_killed_command_is_told_by_its_signal(desk: Desk) -> None:
+    """128+n, and the signal's name."""
+    desk.submit("--nodes", "2", "--command", "[ $RANK = 0 ] && kill -9 $$; sleep 600", check=137)
+    assert desk.json("status", "latest")["failure"]["signal"] == "SIGKILL"
+
+
+def test_outputs_are_collected_after_a_failure_too(desk: Desk) -> None:
+    """What the nodes had written is here, and the logs are whole."""
+    desk.submit("--nodes", "2", "--command", "echo half > $PAI_OUTPUT_MODEL/part-$RANK; echo said; exit 3", check=3)
+    assert (desk.folder() / "output" / "model" / "part-0").read_text() == "half\n"
+    assert desk.log(0) == b"said\n"
+
+
+def test_nothing_survives_a_job(desk: Desk) -> None:
+    """Daemons that a command leaves behind (new session, empty environment) end with it."""
+    desk.submit("--nodes", "2", "--command", "(setsid env -i sleep 4242 &) ; (setsid sleep 4242 &) ; true")
+    assert living(desk.folder().name) == []
+    assert [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _cmdline(entry) == b"sleep\x004242\x00"] == []
+
+
+def _cmdline(entry: Path) -> bytes:
+    try:
+        return (entry / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def test_cancel_gives_grace_and_then_kills(desk: Desk) -> None:
+    """A command that saves on TERM is let finish; one that ignores TERM is killed after its grace."""
+    job = desk.detach("--nodes", "2", "--grace", "2s", "--command", "trap 'echo saved; exit 0' TERM; while :; do sleep 0.1; done")
+    told = desk.json("cancel", job)
+    assert (told["status"], told["exit_code"], told["reason_code"]) == ("Terminated", 130, "Cancelled")
+    assert desk.log(0) == desk.log(1) == b"saved\n"
+    job = desk.detach("--nodes", "2", "--grace", "1s", "--command", "trap '' TERM; echo up; while :; do sleep 0.1; done")
+    began = time.monotonic()
+    desk.run("cancel", job)
+    assert time.monotonic() - began < 15
+    assert desk.json("status", job)["status"] == "Terminated"
+
+
+def test_ctrl_c_stops_the_job_and_exits_130(desk: Desk) -> None:
+    """Once, gracefully."""
+    process = desk.start("--nodes", "2", "--command", "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done")
+    eventually(lambda: b"up" in desk.log(0) if desk.happened("following") else None, "the job runs")
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(30) == 130
+    assert desk.json("status", "latest")["status"] == "Terminated"
+
+
+@pytest.mark.parametrize("when", ["coordinator", "reached", "synced", "master", "following"])
+def test_ctrl_c_works_in_every_phase(desk: Desk, when: str) -> None:
+    """Nothing is left, whatever was going on."""
+    process = desk.start("--nodes", "2", "--source-dir", "train_src", "--command", "sleep 600")
+    desk.happened(when)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(30) == 130
+    assert desk.json("status", "latest")["status"] == "Terminated"
+    assert living(desk.folder().name) == []
+
+
+def test_two_ctrl_c_kill_at_once(desk: Desk) -> None:
+    """The second one does not wait for the grace."""
+    process = desk.start("--nodes", "2", "--grace", "10m", "--command", "trap '' TERM; echo up; while :; do sleep 0.1; done")
+    desk.happened("following")
+    eventually(lambda: b"up" in desk.log(0) and b"up" in desk.log(1), "both are up")
+    os.killpg(process.pid, signal.SIGINT)
+    desk.happened("stopping")
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(30) == 130
+
+
+def test_max_run_time_stops_the_job(desk: Desk) -> None:
+    """The reason says so."""
+    desk.submit("--nodes", "2", "--max-run-time", "1s", "--grace", "1s", "--command", "sleep 600", check=143)
+    assert desk.json("status", "latest")["reason_code"] == "MaxRunTimeExceeded"
+
+
+def test_the_job_outlives_its_terminal(desk: Desk) -> None:
+    """kill -9 of the attached command line; attach shows every line once."""
+    process = desk.start("--nodes", "2", "--command", LINES)
+    desk.happened("following")
+    process.kill()
+    process.wait()
+    out = desk.run("attach", "latest").stdout.splitlines()
+    for node in (0, 1):
+        assert [line for line in out if line.startswith(f"[{node}] line")] == [f"[{node}] line {i}" for i in range(1, 61)]
+
+
+@pytest.mark.parametrize("when", ["coordinator", "reached", "synced", "master", "starting", "following"])
+def test_a_killed_coordinator_is_replaced(desk: Desk, when: str) -> None:
+    """kill -9 in every phase: status says lost, wait starts a new one, nothing is lost or done twice."""
+    process = desk.start(
+        "--nodes", "2", "--source-dir", "train_src", "--command", f"{LINES}; echo $RANK > $PAI_OUTPUT_MODEL/$RANK"
+    )
+    desk.happened(when)
+    os.kill(desk.coordinator(), signal.SIGKILL)
+    process.kill()
+    process.wait()
+    assert desk.json("status", "latest")["coordinator"] == "lost"
+    desk.run("wait", "latest")
+    expected = b"".join(b"line %d\n" % i for i in range(1, 61))
+    assert desk.log(0) == desk.log(1) == expected
+    assert {path.name for path in (desk.folder() / "output" / "model").iterdir()} == {"0", "1"}
+
+
+def test_cancel_of_a_job_without_coordinator_stops_it(desk: Desk) -> None:
+    """A new coordinator is started for it."""
+    job = desk.detach("--nodes", "2", "--command", "sleep 600")
+    os.kill(desk.coordinator(), signal.SIGKILL)
+    assert desk.json("cancel", job)["status"] == "Terminated"
+    assert living(job) == []
+
+
+def test_a_killed_agent_is_a_failure_and_leaves_nothing(local: Desk) -> None:
+    """The warden ends everything, the job fails as `agent lost`."""
+    process = local.start("--nodes", "2", "--command", "setsid sleep 600")
+    local.happened("following")
+    os.kill(local.pids("agent", 1), signal.SIGKILL)
+    assert process.wait(30) == 69
+    told = local.json("status", "latest")
+    assert "agent lost" in told["failure"]["message"]
+    assert told["failure"]["node"] == 1
+    assert living(local.folder().name) == []
+
+
+def test_a_killed_warden_does_no_harm(local: Desk) -> None:
+    """A new one takes its place, and does its work when the agent is killed afterwards."""
+    process = local.start("--nodes", "1", "--command", "setsid sleep 600")
+    local.happened("following")
+    os.kill(local.pids("warden", 0), signal.SIGKILL)
+    eventually(
+        lambda: any(e["type"] == "agent" and e["event"]["type"] == "warden lost" for e in local.events()), "the warden is missed"
+    )
+    assert local.json("status", "latest")["status"] == "Running"
+    os.kill(local.pids("agent", 0), signal.SIGKILL)
+    assert process.wait(30) == 69
+    assert living(local.folder().name) == []
+
+
+def test_agent_and_warden_killed_together(local: Desk) -> None:
+    """The follower notices, ends what has the job's marks, and says so."""
+    process = local.start("--nodes", "1", "--command", "sleep 600")
+    local.happened("following")
+    for role in ("warden", "agent"):
+        os.kill(local.pids(role, 0), signal.SIGKILL)
+    assert process.wait(40) == 69
+    assert living(local.folder().name) == []
+
+
+def test_two_jobs_at_once_on_the_same_nodes(desk: Desk) -> None:
+    """Both succeed, each with a port of its own, and stopping one leaves the other alone."""
+    first = desk.detach("--nodes", "2", "--name", "first", "--command", "sleep 600")
+    second = desk.detach("--nodes", "2", "--name", "second", "--command", "sleep 2; echo done > $PAI_OUTPUT_MODEL/x")
+    desk.run("cancel", first)
+    desk.run("wait", second)
+    assert desk.json("status", first)["master_port"] != desk.json("status", second)["master_port"]
+
+
+def test_a_paused_node_is_found_again(remote: Desk, cluster: Cluster) -> None:
+    """Half a minute of silence: a sentence after twenty seconds, and afterwards not a line is lost."""
+    process = remote.start("--nodes", "2", "--command", "for i in $(seq 1 300); do echo line $i; sleep 0.1; done")
+    remote.happened("following")
+    cluster.pause("node2")
+    lost = remote.happened("lost")
+    assert lost["node"] == 1
+    cluster.unpause("node2")
+    remote.happened("found")
+    assert process.wait(90) == 0
+    assert remote.log(1) == b"".join(b"line %d\n" % i for i in range(1, 301))
+
+
+def test_a_cut_connection_loses_no_line(remote: Desk, cluster: Cluster) -> None:
+    """The sshd processes of a running job are killed; the log is whole in the end."""
+    process = remote.start("--nodes", "2", "--command", LINES)
+    remote.happened("following")
+    cluster.exec("node1", "pkill", "-9", "-f", "sshd: train", check=False)
+    assert process.wait(60) == 0
+    assert remote.log(0) == remote.log(1) == b"".join(b"line %d\n" % i for i in range(1, 61))
+
+
+def test_a_node_that_restarts_fails_the_job(remote: Desk, cluster: Cluster) -> None:
+    """Power loss: the job does not wait for ever, and the other node is stopped."""
+    process = remote.start("--nodes", "2", "--command", "sleep 600")
+    remote.happened("following")
+    cluster.kill("node2")
+    cluster.start("node2")
+    assert process.wait(90) == 69
+    assert remote.json("status", "latest")["failure"]["node"] == 1

@@ -72,7 +72,12 @@ def stopping(reason: str, level: int = 1) -> Event:
 
 
 def failure(code: int | None = 1, **more: Any) -> Event:
-    return {"type": "diagnosis", "time": 80.0, "failure": {"message": "rank 1 exited", "exit_code": code, **more}, "port_race": False}
+    return {
+        "type": "diagnosis",
+        "time": 80.0,
+        "failure": {"message": "rank 1 exited", "exit_code": code, **more},
+        "port_race": False,
+    }
 
 
 def broken(code: int = 69) -> Event:

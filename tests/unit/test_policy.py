@@ -45,7 +45,11 @@ from tests.unit.stories import (
 
 RULES = Rules(max_run_time=100.0, grace=30.0, node_patience=180.0)
 ADOPTED_AND_FOLLOWING = [*ADOPTED, {"type": "reached", "time": 40.0, "nodes": []}, FOLLOWING]
-RACES = [event for n in range(1, MAX_PORT_RACES + 1) for event in (PORT_RACE, {"type": "attempt", "time": 81.0, "attempt": n, "why": "port"})]
+RACES = [
+    event
+    for n in range(1, MAX_PORT_RACES + 1)
+    for event in (PORT_RACE, {"type": "attempt", "time": 81.0, "attempt": n, "why": "port"})
+]
 
 Row = tuple[str, list[Event], float, Step, str]
 TABLE: list[Row] = [
@@ -56,7 +60,13 @@ TABLE: list[Row] = [
     ("with a master the command starts", READY, 4, Step.START, ""),
     ("a running job waits", RUNNING, 11, Step.WAIT, ""),
     ("one node's good end changes nothing for the others", [*RUNNING, *ended(0)], 20, Step.WAIT, ""),
-    ("an outcome is not the end while log bytes are on their way", [*RUNNING, *ended(0), exited(1, 0), outcome(1)], 20, Step.WAIT, ""),
+    (
+        "an outcome is not the end while log bytes are on their way",
+        [*RUNNING, *ended(0), exited(1, 0), outcome(1)],
+        20,
+        Step.WAIT,
+        "",
+    ),
     ("when all is over the cause is looked for", WELL, 75, Step.DIAGNOSE, ""),
     ("then the outputs come here", [*WELL, DIAGNOSED_WELL], 81, Step.COLLECT, ""),
     ("then the end is written", [*WELL, DIAGNOSED_WELL, COLLECTED], 91, Step.FINISH, ""),
@@ -77,15 +87,33 @@ TABLE: list[Row] = [
     ("cancelled when reached", [*FRESH, reached(), cancel()], 2, Step.FINISH, ""),
     ("cancelled when synced", [*FRESH, reached(), SYNCED, cancel()], 3, Step.FINISH, ""),
     ("cancelled when probed", [*READY, cancel()], 4, Step.FINISH, ""),
-    ("cancelled while it starts: the start is awaited, so that nothing is missed", [*READY, STARTING, cancel()], 5, Step.START, ""),
+    (
+        "cancelled while it starts: the start is awaited, so that nothing is missed",
+        [*READY, STARTING, cancel()],
+        5,
+        Step.START,
+        "",
+    ),
     ("cancelled while it runs", [*RUNNING, cancel()], 50, Step.STOP, "cancel"),
     ("killed while it runs", [*RUNNING, cancel(2)], 50, Step.KILL, "cancel"),
     ("a cancel is obeyed once", [*RUNNING, cancel(), stopping("cancel")], 52, Step.WAIT, ""),
     ("a second cancel kills", [*RUNNING, cancel(), stopping("cancel"), cancel(2)], 52, Step.KILL, "cancel"),
     ("a kill is obeyed once", [*RUNNING, cancel(2), stopping("cancel", 2)], 52, Step.WAIT, ""),
-    ("a cancel of a job that fails anyway waits for its end", [*RUNNING, outcome(1, 3), stopping("failure"), cancel()], 52, Step.WAIT, ""),
+    (
+        "a cancel of a job that fails anyway waits for its end",
+        [*RUNNING, outcome(1, 3), stopping("failure"), cancel()],
+        52,
+        Step.WAIT,
+        "",
+    ),
     ("a kill of a job that fails anyway", [*RUNNING, outcome(1, 3), stopping("failure"), cancel(2)], 52, Step.KILL, "failure"),
-    ("a cancelled job is collected, too", [*RUNNING, cancel(), stopping("cancel"), *ended(0, 143), *ended(1, 143), failure()], 81, Step.COLLECT, ""),
+    (
+        "a cancelled job is collected, too",
+        [*RUNNING, cancel(), stopping("cancel"), *ended(0, 143), *ended(1, 143), failure()],
+        81,
+        Step.COLLECT,
+        "",
+    ),
     ("cancelled while it collects", [*WELL, DIAGNOSED_WELL, cancel(2), COLLECT_FAILED], 91, Step.FINISH, ""),
     # Time.
     ("max_run_time counts from the start of the command", RUNNING, 109.9, Step.WAIT, ""),
@@ -97,11 +125,27 @@ TABLE: list[Row] = [
     ("a node that is back counts again", [*RUNNING, lost(1, 20), found(1)], 105, Step.WAIT, ""),
     ("a node given up stops the others", [*RUNNING, lost(1, 20), gone(1)], 100, Step.STOP, "failure"),
     ("nobody waits for a node given up", [*RUNNING, gone(1), stopping("failure"), *ended(0, 143)], 80, Step.DIAGNOSE, ""),
-    ("a node lost while the job stops is waited for", [*RUNNING, cancel(), stopping("cancel"), lost(1, 60)], 60 + 30 + STOP_MARGIN - 1, Step.WAIT, ""),
-    ("a node lost while the job stops holds it up for its grace", [*RUNNING, cancel(), stopping("cancel"), lost(1, 60)], 60 + 30 + STOP_MARGIN,
-     Step.GIVE_UP, "1"),
-    ("all nodes lost while the job stops are given up, too", [*RUNNING, cancel(), stopping("cancel"), lost(0, 60), lost(1, 60)],
-     60 + 30 + STOP_MARGIN, Step.GIVE_UP, "0"),
+    (
+        "a node lost while the job stops is waited for",
+        [*RUNNING, cancel(), stopping("cancel"), lost(1, 60)],
+        60 + 30 + STOP_MARGIN - 1,
+        Step.WAIT,
+        "",
+    ),
+    (
+        "a node lost while the job stops holds it up for its grace",
+        [*RUNNING, cancel(), stopping("cancel"), lost(1, 60)],
+        60 + 30 + STOP_MARGIN,
+        Step.GIVE_UP,
+        "1",
+    ),
+    (
+        "all nodes lost while the job stops are given up, too",
+        [*RUNNING, cancel(), stopping("cancel"), lost(0, 60), lost(1, 60)],
+        60 + 30 + STOP_MARGIN,
+        Step.GIVE_UP,
+        "0",
+    ),
     # A new coordinator.
     ("adopted before anything: begin again", [*FRESH, COORDINATOR], 40, Step.REACH, ""),
     ("adopted after reach: reach again", [*FRESH, reached(), COORDINATOR], 40, Step.REACH, ""),
@@ -109,27 +153,71 @@ TABLE: list[Row] = [
     ("adopted after sync and reached: not synced again", [*FRESH, reached(), SYNCED, COORDINATOR, reached()], 40, Step.PROBE, ""),
     ("adopted after probe and reached: the port stays", [*READY, COORDINATOR, reached()], 40, Step.START, ""),
     ("adopted while it starts: reach", [*READY, STARTING, COORDINATOR], 40, Step.REACH, ""),
-    ("adopted while it starts and reached: start what is not started", [*READY, STARTING, COORDINATOR, reached()], 40, Step.START, ""),
+    (
+        "adopted while it starts and reached: start what is not started",
+        [*READY, STARTING, COORDINATOR, reached()],
+        40,
+        Step.START,
+        "",
+    ),
     ("adopted while it runs: reach", ADOPTED, 40, Step.REACH, ""),
     ("adopted while it runs and following: wait", ADOPTED_AND_FOLLOWING, 40, Step.WAIT, ""),
-    ("adopted while it stops: the wish is repeated", [*RUNNING, cancel(), stopping("cancel"), *ADOPTED_AND_FOLLOWING[len(RUNNING) :]], 60, Step.STOP, "cancel"),
-    ("adopted after a node's end: its logs are drained again", [*RUNNING, *ended(0), *ADOPTED_AND_FOLLOWING[len(RUNNING) :]], 60, Step.WAIT, ""),
-    ("adopted after the diagnosis: collect", [*WELL, DIAGNOSED_WELL, *ADOPTED_AND_FOLLOWING[len(RUNNING) :], drained(0), drained(1)], 90, Step.COLLECT, ""),
-    ("adopted after the collection: nothing on the nodes is needed, and it may be gone", [*WELL, DIAGNOSED_WELL, COLLECTED, COORDINATOR], 95, Step.FINISH, ""),
+    (
+        "adopted while it stops: the wish is repeated",
+        [*RUNNING, cancel(), stopping("cancel"), *ADOPTED_AND_FOLLOWING[len(RUNNING) :]],
+        60,
+        Step.STOP,
+        "cancel",
+    ),
+    (
+        "adopted after a node's end: its logs are drained again",
+        [*RUNNING, *ended(0), *ADOPTED_AND_FOLLOWING[len(RUNNING) :]],
+        60,
+        Step.WAIT,
+        "",
+    ),
+    (
+        "adopted after the diagnosis: collect",
+        [*WELL, DIAGNOSED_WELL, *ADOPTED_AND_FOLLOWING[len(RUNNING) :], drained(0), drained(1)],
+        90,
+        Step.COLLECT,
+        "",
+    ),
+    (
+        "adopted after the collection: nothing on the nodes is needed, and it may be gone",
+        [*WELL, DIAGNOSED_WELL, COLLECTED, COORDINATOR],
+        95,
+        Step.FINISH,
+        "",
+    ),
     ("adopted after a failed collection, likewise", [*WELL, DIAGNOSED_WELL, COLLECT_FAILED, COORDINATOR], 95, Step.FINISH, ""),
     ("adopted after what kept it from starting", [*FRESH, broken(), COORDINATOR], 95, Step.FINISH, ""),
     ("adopted after the end", [*WELL, end("Succeed", 0), COORDINATOR], 99, Step.LEAVE, ""),
-    ("cancelled with no coordinator: the new one reaches the nodes to stop them", [*RUNNING, COORDINATOR, cancel()], 60, Step.REACH, ""),
+    (
+        "cancelled with no coordinator: the new one reaches the nodes to stop them",
+        [*RUNNING, COORDINATOR, cancel()],
+        60,
+        Step.REACH,
+        "",
+    ),
     # The race for MASTER_PORT.
     ("a lost race is a new attempt", [*BADLY, PORT_RACE], 81, Step.RETRY, ""),
     ("a new attempt probes again", [*BADLY, *RACES[:2]], 81, Step.PROBE, ""),
-    ("after three races it is a failure", [*BADLY, *RACES, MASTER, STARTING, FOLLOWING, gone(0), gone(1), PORT_RACE], 85, Step.COLLECT, ""),
+    (
+        "after three races it is a failure",
+        [*BADLY, *RACES, MASTER, STARTING, FOLLOWING, gone(0), gone(1), PORT_RACE],
+        85,
+        Step.COLLECT,
+        "",
+    ),
     ("a cancelled job does not race again", [*BADLY, cancel(), PORT_RACE], 81, Step.COLLECT, ""),
 ]
 
 
 @pytest.mark.parametrize(("story", "events", "now", "step", "why"), TABLE, ids=[row[0] for row in TABLE])
-def test_every_step_follows_from_the_events_and_the_clock(story: str, events: list[Event], now: float, step: Step, why: str) -> None:
+def test_every_step_follows_from_the_events_and_the_clock(
+    story: str, events: list[Event], now: float, step: Step, why: str
+) -> None:
     """Each row is a story, a time, and the step with its reason that follows."""
     assert decide(fold(events), RULES, now) == (step, why)
 
@@ -184,23 +272,54 @@ ENDINGS: list[Ending] = [
     ("success", [*WELL, DIAGNOSED_WELL, COLLECTED], Status.SUCCEED, "", 0),
     ("the first failing process's code", [*BADLY, failure(3), COLLECTED], Status.FAILED, "CommandFailed", 3),
     ("killed by a signal", [*BADLY, failure(137, signal="SIGKILL"), COLLECTED], Status.FAILED, "CommandFailed", 137),
-    ("a node lost", [*RUNNING, gone(1), stopping("failure"), *ended(0, 143), failure(None, node=1), COLLECTED], Status.FAILED, "NodeLost", 69),
-    ("a failure and a failed collection: the failure counts", [*BADLY, failure(3), COLLECT_FAILED], Status.FAILED, "CommandFailed", 3),
+    (
+        "a node lost",
+        [*RUNNING, gone(1), stopping("failure"), *ended(0, 143), failure(None, node=1), COLLECTED],
+        Status.FAILED,
+        "NodeLost",
+        69,
+    ),
+    (
+        "a failure and a failed collection: the failure counts",
+        [*BADLY, failure(3), COLLECT_FAILED],
+        Status.FAILED,
+        "CommandFailed",
+        3,
+    ),
     ("nothing came here", [*WELL, DIAGNOSED_WELL, COLLECT_FAILED], Status.FAILED, "CollectFailed", 69),
     ("never started", [*FRESH, broken()], Status.INITIALIZE_FAILED, "NodesUnreachable", 69),
     ("never started for wrong arguments", [*FRESH, broken(2)], Status.INITIALIZE_FAILED, "NodesUnreachable", 2),
     ("cancelled before it began", [*FRESH, cancel()], Status.TERMINATED, "Cancelled", 130),
-    ("cancelled while it ran", [*RUNNING, cancel(), stopping("cancel"), *ended(0, 143), *ended(1, 143), failure(), COLLECTED], Status.TERMINATED,
-     "Cancelled", 130),
+    (
+        "cancelled while it ran",
+        [*RUNNING, cancel(), stopping("cancel"), *ended(0, 143), *ended(1, 143), failure(), COLLECTED],
+        Status.TERMINATED,
+        "Cancelled",
+        130,
+    ),
     ("cancelled after a success was here", [*WELL, DIAGNOSED_WELL, COLLECTED, cancel()], Status.SUCCEED, "", 0),
-    ("cancelled while the success was collected", [*WELL, DIAGNOSED_WELL, cancel(2), COLLECT_FAILED], Status.TERMINATED, "Cancelled", 130),
+    (
+        "cancelled while the success was collected",
+        [*WELL, DIAGNOSED_WELL, cancel(2), COLLECT_FAILED],
+        Status.TERMINATED,
+        "Cancelled",
+        130,
+    ),
     ("cancelled after it had failed", [*BADLY, failure(3), cancel(), COLLECTED], Status.FAILED, "CommandFailed", 3),
-    ("too long", [*RUNNING, stopping("max_run_time"), *ended(0, 143), *ended(1, 143), failure(), COLLECTED], Status.FAILED, "MaxRunTimeExceeded", 143),
+    (
+        "too long",
+        [*RUNNING, stopping("max_run_time"), *ended(0, 143), *ended(1, 143), failure(), COLLECTED],
+        Status.FAILED,
+        "MaxRunTimeExceeded",
+        143,
+    ),
 ]
 
 
 @pytest.mark.parametrize(("story", "events", "status", "reason", "code"), ENDINGS, ids=[row[0] for row in ENDINGS])
-def test_every_end_has_its_status_reason_and_exit_code(story: str, events: list[Event], status: Status, reason: str, code: int) -> None:
+def test_every_end_has_its_status_reason_and_exit_code(
+    story: str, events: list[Event], status: Status, reason: str, code: int
+) -> None:
     """The exit codes are the command line's contract."""
     found = verdict(fold(events), 100.0)
     assert (found.status, found.reason_code, found.exit_code) == (status, reason, code)
@@ -209,21 +328,48 @@ def test_every_end_has_its_status_reason_and_exit_code(story: str, events: list[
 
 def test_a_lost_agent_is_named_in_the_reason() -> None:
     """Who reads only reason_code learns that the command did not fail by itself."""
-    story = [*RUNNING, outcome(0, None, "agent lost"), stopping("failure"), drained(0), *ended(1, 143), failure(None, node=0), COLLECTED]
+    story = [
+        *RUNNING,
+        outcome(0, None, "agent lost"),
+        stopping("failure"),
+        drained(0),
+        *ended(1, 143),
+        failure(None, node=0),
+        COLLECTED,
+    ]
     found = verdict(fold(story))
     assert (found.status, found.reason_code, found.exit_code) == (Status.FAILED, "AgentLost", 69)
 
 
 def test_the_status_words_follow_the_job() -> None:
     """Created, Initializing, Running, then the end's own."""
-    words = [fold(events).status.value for events in ([created()], FRESH, READY, [*READY, STARTING], RUNNING, [*WELL, end("Succeed", 0)])]
+    words = [
+        fold(events).status.value
+        for events in ([created()], FRESH, READY, [*READY, STARTING], RUNNING, [*WELL, end("Succeed", 0)])
+    ]
     assert words == ["Created", "Initializing", "Initializing", "Running", "Running", "Succeed"]
 
 
 def test_node_words_follow_the_node() -> None:
     """waiting, reached, running, unreachable, ended or failed, lost."""
-    stories = ([created()], [created(), reached()], RUNNING, [*RUNNING, lost(1, 20)], [*RUNNING, *ended(1)], [*RUNNING, *ended(1, 2)], [*RUNNING, gone(1)])
-    assert [fold(events).nodes[1].status for events in stories] == ["waiting", "reached", "running", "unreachable", "ended", "failed", "lost"]
+    stories = (
+        [created()],
+        [created(), reached()],
+        RUNNING,
+        [*RUNNING, lost(1, 20)],
+        [*RUNNING, *ended(1)],
+        [*RUNNING, *ended(1, 2)],
+        [*RUNNING, gone(1)],
+    )
+    assert [fold(events).nodes[1].status for events in stories] == [
+        "waiting",
+        "reached",
+        "running",
+        "unreachable",
+        "ended",
+        "failed",
+        "lost",
+    ]
 
 
 def test_an_event_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
@@ -241,8 +387,13 @@ def test_a_new_attempt_keeps_what_is_known_of_the_nodes() -> None:
 
 def test_workers_and_their_ends_are_remembered_in_order() -> None:
     """Which rank died first tells the cause from its consequences."""
-    told = [agent(0, "workers", workers=[{"local_rank": 0, "rank": 0}, {"local_rank": 1, "rank": 1}, {"local_rank": None, "rank": None}]),
-            agent(0, "worker gone", local_rank=1), agent(0, "worker gone", local_rank=0)]
+    told = [
+        agent(
+            0, "workers", workers=[{"local_rank": 0, "rank": 0}, {"local_rank": 1, "rank": 1}, {"local_rank": None, "rank": None}]
+        ),
+        agent(0, "worker gone", local_rank=1),
+        agent(0, "worker gone", local_rank=0),
+    ]
     node = fold([*RUNNING, *told]).nodes[0]
     assert node.workers == {0: 0, 1: 1}
     assert [gone["local_rank"] for gone in node.workers_gone] == [1, 0]

@@ -416,10 +416,9 @@ def verdict(view: View, max_run_time: float | None = None) -> Verdict:
         text = f"stopped after max_run_time, {max_run_time:g} s" if max_run_time else "stopped after max_run_time"
         return Verdict(Status.FAILED, "MaxRunTimeExceeded", text, 143)
     if view.failure is not None:
-        code = view.failure.get("exit_code")
-        return Verdict(
-            Status.FAILED, _reason(view, view.failure), str(view.failure["message"]), 69 if code is None else int(code) or 70
-        )
+        told = view.failure.get("exit_code")
+        code = 69 if told is None else int(told) or 70
+        return Verdict(Status.FAILED, _reason(view, view.failure), str(view.failure["message"]), code)
     if view.collect_error is not None:
         return Verdict(Status.FAILED, "CollectFailed", view.collect_error, 69)
     return Verdict(Status.SUCCEED, "", "", 0)

@@ -62,7 +62,7 @@ def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
 def read_json(path: Path) -> Any:
     """The JSON document at ``path``, None when there is none or it is not whole."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(path.read_bytes().decode("utf-8", "surrogateescape"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 
@@ -99,8 +99,12 @@ class Folder:
     def append(self, event: Mapping[str, Any], durable: bool = False) -> None:
         """Add an event in one write; ``durable`` waits until it is on the disk."""
         line = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
-        fd = os.open(self.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        fd = os.open(self.events, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                # Whoever wrote before us died in the middle of a line, which must not spoil ours.
+                line = b"\n" + line
             os.write(fd, line)
             if durable:
                 os.fsync(fd)
@@ -113,7 +117,7 @@ class Folder:
             lines = self.events.read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
-        return [event for event in map(_event, lines) if event is not None]
+        return [event for event in map(parse_event, lines) if event is not None]
 
     def cancel_level(self) -> int:
         """0: nobody cancelled; 1: stop with grace; 2: kill now."""
@@ -121,7 +125,8 @@ class Folder:
         return int(wish.get("level", 1)) if isinstance(wish, dict) else 0
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
+def parse_event(line: bytes) -> dict[str, Any] | None:
+    """A line of events.jsonl; None when it is not whole, which happens where its writer died."""
     try:
         event = json.loads(line)
     except ValueError:

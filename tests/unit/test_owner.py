@@ -1,0 +1,100 @@
+"""Whose job it is: the owner's record against the process table, and against its heartbeat from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from launcher import owner
+from launcher.coordinator import owner as holding
+from launcher.coordinator.owner import AlreadyOwned, Owner
+from launcher.store import Store, read_json
+
+
+def test_a_living_process_is_alive_and_a_dead_one_is_not() -> None:
+    """By pid and start time, so that a pid used again is not taken for it."""
+    record = owner.here()
+    assert owner.is_alive(record)
+    assert not owner.is_alive({**record, "start_time": "1"})
+    assert not owner.is_alive({**record, "boot_id": "another"})
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    theirs = {**record, "pid": child.pid, "start_time": owner.start_time(child.pid)}
+    assert owner.is_alive(theirs)
+    child.communicate(b"\n")
+    assert not owner.is_alive(theirs)
+
+
+def test_a_zombie_is_dead() -> None:
+    """It has ended, though its parent has not looked yet."""
+    reader, writer = os.pipe()
+    child = subprocess.Popen([sys.executable, "-c", "pass"], pass_fds=[writer])
+    os.close(writer)
+    os.read(reader, 1)
+    os.close(reader)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert owner.start_time(child.pid) is None
+    child.wait()
+
+
+@pytest.mark.parametrize("record", [None, {}])
+def test_no_record_is_nobody(record: dict[str, object] | None) -> None:
+    """A job whose coordinator never wrote has none."""
+    assert not owner.is_alive(record)
+
+
+@pytest.mark.parametrize(("age", "alive"), [(0.0, True), (29.9, True), (30.1, False), (1e6, False)])
+def test_on_another_host_the_heartbeat_decides(age: float, alive: bool) -> None:
+    """Its process table cannot be seen from here."""
+    record = {**owner.here(), "host": "elsewhere", "heartbeat": 1000.0}
+    assert owner.is_alive(record, now=1000.0 + age) is alive
+
+
+def test_a_record_without_heartbeat_of_another_host_is_dead() -> None:
+    """It was never alive long enough to beat."""
+    assert not owner.is_alive({**owner.here(), "host": "elsewhere"})
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path))
+    return Store()
+
+
+def test_a_job_has_one_owner(store: Store) -> None:
+    """A second one is refused while the first holds it, and welcome afterwards."""
+    folder = store.create("a-20250101-000000-aaaa")
+    with Owner(folder):
+        assert owner.is_alive(read_json(folder.owner))
+        with pytest.raises(AlreadyOwned), Owner(folder):
+            raise AssertionError("two owners")
+    with Owner(folder):
+        pass
+
+
+def test_the_owner_beats_and_tells_its_trouble(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`key unavailable` is read from the record; after the end nothing is written any more."""
+    folder = store.create("a-20250101-000000-aaaa")
+    monkeypatch.setattr(holding, "HEARTBEAT_SECONDS", 0.01)
+    beats = threading.Event()
+    written: list[float] = []
+    write = Owner._write
+
+    def counting(self: Owner) -> None:
+        write(self)
+        written.append(read_json(folder.owner)["heartbeat"])
+        if len(written) > 3:
+            beats.set()
+
+    monkeypatch.setattr(Owner, "_write", counting)
+    with Owner(folder) as held:
+        held.report("key unavailable")
+        assert read_json(folder.owner)["trouble"] == "key unavailable"
+        assert beats.wait(10)
+        held.report(None)
+        assert read_json(folder.owner)["trouble"] is None
+    assert written == sorted(written)

@@ -1,0 +1,1 @@
+"""How fast the launcher is, beside its rivals, in one run: `python -m benchmarks` (see `make bench`)."""

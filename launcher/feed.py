@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher.agent.watch import POLL_SECONDS, Watch
 from launcher.policy import View, fold
-from launcher.store import Folder
+from launcher.store import Folder, parse_event
 
 _CHUNK = 1 << 18
 _LONGEST = 1 << 16
@@ -47,7 +47,7 @@ class _Log:
     stream: str
     offset: int = 0
     rest: bytes = b""
-    told_bar: float = 0.0
+    told_bar: float = float("-inf")
 
 
 class Feed:
@@ -90,8 +90,6 @@ class Feed:
         self._watch.wait(seconds)
 
     def _new_events(self) -> Iterator[dict[str, Any]]:
-        import json
-
         try:
             with self._folder.events.open("rb") as file:
                 file.seek(self._events_at)
@@ -101,9 +99,10 @@ class Feed:
         self._events_at += len(fresh)
         *lines, self._events_rest = (self._events_rest + fresh).split(b"\n")
         for line in lines:
-            event = json.loads(line)
-            fold([event], self.view)
-            yield event
+            event = parse_event(line)
+            if event is not None:
+                fold([event], self.view)
+                yield event
 
     def _find_logs(self, force: bool) -> None:
         """New log files come rarely; looking for them at every change of any would cost more than reading them."""
@@ -142,19 +141,21 @@ class Feed:
                     return
 
     def _split(self, log: _Log, chunk: bytes) -> list[bytes]:
-        *lines, log.rest = (log.rest + chunk).split(b"\n")
-        if log.rest and self._to_the_end and len(chunk) < _CHUNK:
-            lines.append(log.rest)
-            log.rest = b""
-        elif len(log.rest) > _LONGEST:
-            lines.append(log.rest[:_LONGEST])
-            log.rest = log.rest[_LONGEST:]
-        elif b"\r" in log.rest and time.monotonic() - log.told_bar >= _BAR_SECONDS:
-            # A bar redraws its line without ending it; its newest complete state is worth a line now and then.
+        *lines, rest = (log.rest + chunk).split(b"\n")
+        if rest and self._to_the_end and len(chunk) < _CHUNK:
+            lines.append(rest)
+            rest = b""
+        told = [piece for line in lines for piece in _pieces(last_drawn(line))]
+        # A bar redraws its line without ending it; its newest complete state is worth a line now and then.  A \r at the very
+        # end may be the first half of a line's end.
+        drawn = rest.rfind(b"\r", 0, max(0, len(rest) - 1))
+        if drawn > 0 and time.monotonic() - log.told_bar >= _BAR_SECONDS:
             log.told_bar = time.monotonic()
-            bar, _, log.rest = log.rest.rpartition(b"\r")
-            lines.append(bar)
-        return [last_drawn(line) for line in lines if line not in (b"\r",)]
+            bar = last_drawn(rest[:drawn])
+            told += _pieces(bar) if bar else []
+            rest = rest[drawn + 1 :]
+        *whole, log.rest = _pieces(rest)
+        return told + whole
 
     def rank_of(self, node: int, local_rank: int | None) -> int | None:
         """The global rank, as the processes themselves said, else counted from what each node was told to start."""
@@ -164,6 +165,10 @@ class Feed:
         if seen is not None and local_rank in seen.workers:
             return seen.workers[local_rank]
         return sum(other.nproc or 1 for other in self.view.nodes.values() if other.rank < node) + local_rank
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    return [line[start : start + _LONGEST] for start in range(0, max(1, len(line)), _LONGEST)]
 
 
 def last_drawn(line: bytes) -> bytes:

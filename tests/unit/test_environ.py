@@ -70,8 +70,10 @@ def test_what_speaks_of_another_job_is_dropped(name: str) -> None:
 def test_an_allow_list_goes_along_unasked() -> None:
     """Tuning goes along; whatever names a place on this machine does not."""
     here = {
-        "NCCL_DEBUG": "INFO", "GLOO_X": "1", "TORCH_LOGS": "all", "CUDA_LAUNCH_BLOCKING": "1", "OMP_NUM_THREADS": "3", "HF_TOKEN": "t",
-        "WANDB_MODE": "offline", "CUDA_VISIBLE_DEVICES": "0", "HF_HOME": "/h", "CUDA_HOME": "/c", "CUDA_PATH": "/c", "WANDB_DIR": "/w",
+        "NCCL_DEBUG": "INFO", "GLOO_X": "1", "TORCH_LOGS": "all", "CUDA_LAUNCH_BLOCKING": "1",
+        "OMP_NUM_THREADS": "3", "HF_TOKEN": "t",
+        "WANDB_MODE": "offline", "CUDA_VISIBLE_DEVICES": "0", "HF_HOME": "/h",
+        "CUDA_HOME": "/c", "CUDA_PATH": "/c", "WANDB_DIR": "/w",
         "TORCH_EXTENSIONS_DIR": "/t", "NCCL_ROOT": "/n", "HF_DATASETS_CACHE": "/d", "EDITOR": "vi", "LD_LIBRARY_PATH": "/l",
     }  # fmt: skip
     assert sorted(forwarded(here, [])) == sorted(list(here)[:7])

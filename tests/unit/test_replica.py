@@ -44,8 +44,10 @@ def test_a_gap_is_refused(replica: Replica) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "", ".", "..", "../x.log", "/etc/passwd", "stdout.log/", "stdout.log\n", "stdout.log\0", "agent.log", "ranks/../../stdout.log",
-        "ranks/attempt_0/restart_0/0/../stdout.log", "ranks/attempt_0/restart_0/0/stdout.log/x", "ranks/attempt_/restart_0/0/stdout.log",
+        "", ".", "..", "../x.log", "/etc/passwd", "stdout.log/", "stdout.log\n", "stdout.log\0", "agent.log",
+        "ranks/../../stdout.log",
+        "ranks/attempt_0/restart_0/0/../stdout.log", "ranks/attempt_0/restart_0/0/stdout.log/x",
+        "ranks/attempt_/restart_0/0/stdout.log",
         "ranks/attempt_0/none_x/0/stdout.log", "./stdout.log", "EVENTS.jsonl",
     ],
 )  # fmt: skip

@@ -281,7 +281,7 @@ def _check_room(target: Path, choice: _Choice, incoming: Path, notes: Callable[[
     if choice.files:
         nodes = len({rank for rank, _ in choice.files.values()})
         already = f", {size_text(here)} of it here already" if here else ""
-        what = f"{len(choice.files)} file{'s' * (len(choice.files) > 1)}, {size_text(total)}, from {nodes} node{'s' * (nodes > 1)}"
+        what = f"{len(choice.files)} file(s), {size_text(total)}, from {nodes} node(s)"
         notes(f"collecting {what}{already} ({size_text(free)} are free here)")
     if total - here + _SPARE > free and total > here:
         raise CollectFailed(f"{size_text(total - here)} of outputs do not fit: {size_text(free)} are free", where=str(target),
@@ -316,8 +316,7 @@ class _Incoming:
             self._file(stream).write(chunk)
             self._next[stream] += len(chunk)
         except OSError as error:
-            self.fault = CollectFailed(f"{error.strerror}: {self._parts[stream].parent}", where="this machine",
-                                       next_step="make room here, then `launcher resume`")
+            self._failed(error)
 
     def _file(self, stream: int) -> IO[bytes]:
         if self._open is None or self._open[0] != stream:
@@ -326,9 +325,18 @@ class _Incoming:
         return self._open[1]
 
     def close(self) -> None:
-        if self._open is not None:
+        """Write out what is buffered; a fault in that is kept too."""
+        if self._open is None:
+            return
+        try:
             self._open[1].close()
-            self._open = None
+        except OSError as error:
+            self._failed(error)
+        self._open = None
+
+    def _failed(self, error: OSError) -> None:
+        where = self._parts[0].parent
+        self.fault = CollectFailed(f"{error.strerror}: {where}", where="this machine", next_step="make room, then `launcher resume`")
 
 
 def _fetch(peer: Peer, choice: _Choice, parts: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import IO
 
 from launcher.agent.wire import CHUNK
-from launcher.errors import LinkLost, NodeUnusable
+from launcher.errors import LinkLost, NodeError, NodeUnusable
 from launcher.transports import Channel
 
 START = 'exec 5<&0 6>&1 </dev/null >/dev/null; exec "$@"'
@@ -68,12 +68,13 @@ def push(start: Callable[[Sequence[str]], Channel], host: str, code: Path, paths
     here = shutil.which("rsync")
     if not here or not there:
         raise DeltaImpossible("no rsync here" if not here else "no rsync there")
+    # -I: we know which files differ; rsync would take equal sizes and times within one second for equal files.
     with TemporaryDirectory(prefix="launcher-rsync-") as scratch:
         bridge, names = os.path.join(scratch, "bridge.sh"), os.path.join(scratch, "names")
         Path(bridge).write_text(BRIDGE)
         Path(names).write_bytes(b"\0".join(os.fsencode(path) for path in paths) + b"\0")
         shell = f"/bin/sh {shlex.quote(bridge)}"
-        words = [here, "-lpt", "--from0", f"--files-from={names}", "-e", shell, "--", f"{code}/", "node:./"]
+        words = [here, "-lptI", "--from0", f"--files-from={names}", "-e", shell, "--", f"{code}/", "node:./"]
         rsync = subprocess.Popen(["/bin/sh", "-c", START, "sh", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, bufsize=0, env=dict(os.environ, LC_ALL="C"))
         try:
@@ -92,7 +93,10 @@ def _carry(rsync: subprocess.Popen[bytes], start: Callable[[Sequence[str]], Chan
         words, rest = _server_words(up)
         if not words:
             return said.read().decode(errors="replace").splitlines()
-        channel = start([*prefix, *words[1:]])
+        try:
+            channel = start([*prefix, *words[1:]])
+        except NodeError as error:
+            raise DeltaImpossible(f"no second channel ({error.what})") from error
         receiving = threading.Thread(target=_receive, args=(channel, down), daemon=True)
         sending = threading.Thread(target=_send, args=(up, rest, channel, progress), daemon=True)
         receiving.start()

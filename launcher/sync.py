@@ -25,7 +25,7 @@ from tempfile import TemporaryFile
 from typing import Any, Protocol
 
 from launcher.agent.wire import CHUNK
-from launcher.errors import LauncherError, LinkLost, NodeError, NodeUnusable
+from launcher.errors import LauncherError, LinkLost, NodeUnusable
 from launcher.model import Host
 from launcher.rsync import DeltaImpossible, push
 from launcher.transports import Channel
@@ -222,10 +222,6 @@ def _mirror(peer: Peer, shipment: Shipment, project: str, progress: Progress) ->
             return "rsync", len(need), size, ()
         except DeltaImpossible as reason:
             notes.append(f"{peer.host.name}: {reason}; the changed files are sent whole")
-        except NodeError as error:
-            if isinstance(error, LinkLost):
-                raise
-            notes.append(f"{peer.host.name}: no second channel ({error.what}); the changed files are sent whole")
         need = peer.ask("mirror_diff", feed=[shipment.manifest()])["need"]
     if not shutil.which("rsync"):
         notes = ["no rsync on this machine: changed files are sent whole"]

@@ -289,7 +289,7 @@ class Sync:
             target, old = self.at(path), self.found.get(path)
             if "link" in entry and self._known.get(path) != entry["link"]:
                 os.symlink(raw(entry["link"]), target)
-            elif path not in changed and (old[3] & 0o777) != entry["mode"] and "sha256" in entry:
+            elif "sha256" in entry and path not in changed and (old[3] & 0o777) != entry["mode"]:
                 os.chmod(target, entry["mode"])
             elif path not in changed:
                 stamps[path] = old

@@ -39,7 +39,7 @@ def _bind(port):
         sock.listen(1)
     except OSError:
         sock.close()
-        raise ValueError("port %d is taken on this node%s" % (port, _holder(port)))
+        raise ValueError("port %d is taken on this node%s" % (port, _holder(port))) from None
     return sock
 
 

@@ -61,7 +61,7 @@ def _detach(spool, keep):
 def _never_return(spool, work):
     try:
         work()
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a forked child must never run on into its parent's code
         with open(os.path.join(spool.path, "agent.log"), "a") as file:
             traceback.print_exc(file=file)
         os._exit(70)

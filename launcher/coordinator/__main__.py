@@ -19,7 +19,7 @@ def main() -> int:
             coordinator = Coordinator(folder, owner)
             try:
                 coordinator.run()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the job gets an end that says so
                 traceback.print_exc()
                 coordinator.give_up(error)
                 return 70

@@ -48,6 +48,7 @@ class Desk:
             env={**self.environment, **more.pop("env", {})},
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=120,
             check=False,
             **more,

@@ -164,7 +164,7 @@ def _command(request: Request, settings: _Settings) -> Command:
         settings.origins["command"] = "the words after --"
         return _of_words(request.words)
     command = settings.get("command")
-    if command is None:
+    if command is None or (command.shell is not None and not command.shell.strip()):
         step = "add `-- SCRIPT.py ARGS`, --command TEXT, or a job file that has one"
         raise UsageError("there is no command to run", next_step=step)
     assert isinstance(command, Command)
@@ -189,6 +189,8 @@ def _nodes(settings: _Settings, cluster: Cluster, warnings: list[str]) -> tuple[
     if asked is not None and asked < 1:
         raise UsageError(f"--nodes {asked}: at least one node is needed")
     if cluster.backend == "local" and not cluster.hosts:
+        if label:
+            warnings.append(f"simulated nodes have no instance_type; {label!r} is ignored")
         return _local_nodes(cluster, asked or 1)
     hosts = _labelled(cluster, label, warnings) if label else cluster.hosts
     if asked is None:

@@ -28,6 +28,8 @@ from launcher.sync import Peer
 MANIFEST = "model.json"
 INCOMING = ".incoming"
 _BLOCK = 1 << 20
+_AT_ONCE = 1000
+"""files asked for by one request; a stream's number has 15 bits"""
 _SPARE = 16 << 20
 """bytes that are left free here"""
 
@@ -310,7 +312,7 @@ class _Incoming:
         if self.fault is not None:
             return
         try:
-            if stream >= len(self._parts) or offset != self._next[stream] or offset + len(chunk) > self._sizes[stream]:
+            if not 0 <= stream < len(self._parts) or offset != self._next[stream] or offset + len(chunk) > self._sizes[stream]:
                 self.fault = CollectFailed("the node sent bytes that were not asked for", where=self._peer.host.name)
                 return
             self._file(stream).write(chunk)
@@ -336,14 +338,20 @@ class _Incoming:
 
     def _failed(self, error: OSError) -> None:
         where = self._parts[0].parent
-        self.fault = CollectFailed(f"{error.strerror}: {where}", where="this machine", next_step="make room, then `launcher resume`")
+        self.fault = CollectFailed(f"{error.strerror}: {where}", where="this machine",
+                                   next_step="make room, then `launcher resume`")
 
 
 def _fetch(peer: Peer, choice: _Choice, parts: Path) -> dict[str, str]:
     """Bring one node's chosen files into ``parts``: {path: sha256}."""
     wanted = [(path, entry) for path, (rank, entry) in choice.files.items() if rank == peer.rank]
-    if not wanted:
-        return {}
+    hashes: dict[str, str] = {}
+    for start in range(0, len(wanted), _AT_ONCE):
+        hashes.update(_fetch_some(peer, wanted[start:start + _AT_ONCE], parts))
+    return hashes
+
+
+def _fetch_some(peer: Peer, wanted: Sequence[tuple[str, dict[str, Any]]], parts: Path) -> dict[str, str]:
     files = []
     for _, entry in wanted:
         part = _part(parts, peer.rank, entry)

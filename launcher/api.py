@@ -10,18 +10,21 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher import owner
-from launcher.agent.watch import Watch
 from launcher.errors import LauncherError
-from launcher.planning import Draft, Request, draft
 from launcher.policy import View, fold
 from launcher.store import Folder, Store, read_json, write_json
+
+if TYPE_CHECKING:
+    from launcher.planning import Draft, Request
 
 
 def plan(request: Request) -> Draft:
     """What `submit` would do with the request, settled; asks no node anything.  Raises UsageError."""
+    from launcher.planning import draft
+
     return draft(request, os.environ)
 
 
@@ -167,6 +170,8 @@ def _retire(folder: Folder) -> bool:
     if not owner.is_alive(record) or record["boot_id"] != owner.boot_id():
         return not owner.is_alive(record)
     os.kill(record["pid"], signal.SIGTERM)
+    from launcher.agent.watch import Watch
+
     watch = Watch()
     deadline = time.monotonic() + 10
     while owner.is_alive(record) and time.monotonic() < deadline:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -18,14 +16,14 @@ FRESH_SECONDS = 30.0
 def here() -> dict[str, Any]:
     """The record of this process, without its heartbeat."""
     pid = os.getpid()
-    return {"host": socket.gethostname(), "boot_id": boot_id(), "pid": pid, "start_time": start_time(pid)}
+    return {"host": os.uname().nodename, "boot_id": boot_id(), "pid": pid, "start_time": start_time(pid)}
 
 
 def is_alive(record: Mapping[str, Any] | None, now: float | None = None) -> bool:
     """Whether the process of a record lives: by the process table on its own host, by its heartbeat elsewhere."""
     if not record:
         return False
-    if record["host"] != socket.gethostname():
+    if record["host"] != os.uname().nodename:
         return (time.time() if now is None else now) - float(record.get("heartbeat", 0)) < FRESH_SECONDS
     return bool(record["boot_id"] == boot_id() and record["start_time"] == start_time(int(record["pid"])) is not None)
 
@@ -47,5 +45,7 @@ def start_time(pid: int) -> str | None:
             return None
         return None if fields[0] in "ZX" else fields[19]
     # macOS and the BSDs have no /proc.
+    import subprocess
+
     told = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return told.stdout.strip() or None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.model import Status
+from launcher.status import Status
 
 MAX_PORT_RACES = 3
 """how often a lost race for MASTER_PORT is answered by a new attempt"""

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import string
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,6 +32,9 @@ def home() -> Path:
 
 def new_job_id(base: str, now: float) -> str:
     """`<base name>-<YYYYMMDD>-<HHMMSS>-<4 random letters>`, local time; base is reduced to letters, digits, `.`, `_`, `-`."""
+    import secrets
+    import string
+
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in base).strip("-._") or "job"
     letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))
     return f"{safe[:80]}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{letters}"

@@ -11,7 +11,6 @@ import click
 from launcher import api
 from launcher.cli import options
 from launcher.cli.show import ending, when
-from launcher.feed import Feed
 
 
 @click.command("list")
@@ -81,6 +80,8 @@ def _print_nodes(nodes: list[dict[str, Any]]) -> None:
 @options.output
 def cancel_command(job: str, now: bool, no_wait: bool, output: str) -> None:
     """Stop a job everywhere and wait until it has ended.  A job that has ended already is left as it is."""
+    from launcher.feed import Feed
+
     folder = api.find(job)
     api.cancel(folder, 2 if now else 1)
     feed = Feed(folder)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher.feed import Feed, Lines
-from launcher.model import Plan
-from launcher.policy import View
-from launcher.store import Folder
+if TYPE_CHECKING:
+    from launcher.feed import Feed, Lines
+    from launcher.model import Plan
+    from launcher.policy import View
+    from launcher.store import Folder
 
 _COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
@@ -43,7 +44,7 @@ class Screen:
 
     def show(self, item: Mapping[str, Any] | Lines, feed: Feed, quiet: bool = False) -> None:
         """One event or some log lines."""
-        if isinstance(item, Lines):
+        if not isinstance(item, Mapping):
             if not quiet:
                 self.lines(item)
             return

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.model import Status
 from launcher.policy import MAX_PORT_RACES, STOP_MARGIN, Rules, Step, decide, fold, next_deadline, verdict
+from launcher.status import Status
 from tests.unit.stories import (
     ADOPTED,
     BADLY,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from launcher.code import snapshot
 
 NAMES = ["a", "b", "ab", "x.py", "y.log", "build", "keep me", "ü"]
-GLOBS = r"""* !* */ !*/ *.py !x.py /a a/ !a/ a/b a/* !a/b **/b a/** a/**/x.py !/a/b/ build #a \#a \!a [ab] [!a] ? a* x.py keep\ me /* !/a/
-b/x.py ** *.l?g [a-z].py ü /**/b ! / **/a/** [ []a] [^a] [[:alpha:]] [[:nope:]] a\ [b-a] x**y a/**b [a-] ***/b"""
+GLOBS = r"""* !* */ !*/ *.py !x.py /a a/ !a/ a/b a/* !a/b **/b a/** a/**/x.py !/a/b/ build #a \#a \!a [ab] [!a] ? a* x.py keep\ me
+/* !/a/ b/x.py ** *.l?g [a-z].py ü /**/b ! / **/a/** [ []a] [^a] [[:alpha:]] [[:nope:]] a\ [b-a] x**y a/**b [a-] ***/b"""
 PATTERNS = st.one_of(
     st.sampled_from([*re.split(r"(?<!\\)\s", GLOBS), "", "  ", "x.py  ", "keep me", "a/ "]),
     st.lists(st.sampled_from([*NAMES, "*", "**", "?", "[ab]*"]), min_size=1, max_size=3).map("/".join),

@@ -181,11 +181,11 @@ def test_verify_names_what_is_wrong(job: Job, harm: Callable[[Path], None], prob
 class Hostile(FakePeer):
     """Answers what it likes."""
 
-    def __init__(self, root: Path, entries: list[dict[str, Any]], frames: list[tuple[int, int, bytes]], hashes: list[str]) -> None:
+    def __init__(self, root: Path, entries: list[dict[str, Any]], frames: Any, hashes: list[str]) -> None:
         super().__init__(root)
         self.entries, self.frames, self.hashes = entries, frames, hashes
 
-    def ask(self, op: str, timeout: float | None = None, on_data: Any = None, feed: Any = None, **arguments: Any) -> dict[str, Any]:
+    def ask(self, op: str, timeout: Any = None, on_data: Any = None, feed: Any = None, **arguments: Any) -> dict[str, Any]:
         if op == "outputs_list":
             return {"root": "/evil", "entries": self.entries}
         for frame in self.frames:

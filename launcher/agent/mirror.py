@@ -23,6 +23,8 @@ import stat
 import subprocess
 import zlib
 
+from launcher.agent.wire import raw
+
 FICLONE = 0x40049409
 """the ioctl of linux/fs.h by which btrfs, xfs and others copy a file without copying its blocks"""
 BLOCK = 1 << 20
@@ -426,11 +428,6 @@ def hash_file(path):
         for block in iter(lambda: file.read(BLOCK), b""):
             digest.update(block)
     return digest.hexdigest()
-
-
-def raw(path):
-    """The bytes of a name that came as JSON."""
-    return path.encode("utf-8", "surrogateescape")
 
 
 def _which(program):

@@ -5,13 +5,13 @@ Runs on the nodes: standard library only, Python 3.8.
 
 import json
 import os
-import shutil
 import signal
 import sys
 
 from launcher.agent import facts, procs
 from launcher.agent.follow import Follower
 from launcher.agent.spool import Spool
+from launcher.agent.wire import text
 
 
 def hello(session, request):
@@ -26,8 +26,8 @@ def hello(session, request):
         **facts.machine(session.layout.root),
         "job_dir": session.layout.job(session.job),
         "bin": binaries,
-        "python": python or shutil.which("python3", path=path),
-        "programs": {name: shutil.which(name, path=path) for name in request.get("programs", [])},
+        "python": python or facts.which("python3", path=path),
+        "programs": {name: facts.which(name, path=path) for name in request.get("programs", [])},
         "claimed": _spool(session).claimed(request.get("attempt", 0)),
     }
 
@@ -40,7 +40,7 @@ def _interpreter(python, venv):
         return None, None
     python = os.path.expanduser(python)
     if os.sep not in python:
-        return None, shutil.which(python)
+        return None, facts.which(python)
     if not os.access(python, os.X_OK):
         raise ValueError("no interpreter at %s" % python)
     return os.path.dirname(os.path.abspath(python)), os.path.abspath(python)
@@ -68,7 +68,8 @@ def start(session, request):
 
 
 def _order(session, spool, request):
-    environment = {key: value for key, value in os.environ.items() if not _dropped(key, request["drop"])}
+    inherited = {text(key): text(value) for key, value in os.environb.items()}
+    environment = {key: value for key, value in inherited.items() if not _dropped(key, request["drop"])}
     for name, value in request.get("defaults", {}).items():
         environment.setdefault(name, value)
     environment.update(request["env"])
@@ -212,7 +213,22 @@ def _remove(path):
             os.chmod(entry, 0o700)
         function(entry)
 
-    shutil.rmtree(trash, onerror=make_writable)
+    try:
+        _unlink_tree(trash)
+    except OSError:
+        import shutil
+
+        shutil.rmtree(trash, onerror=make_writable)
+
+
+def _unlink_tree(path):
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _unlink_tree(entry.path)
+            else:
+                os.unlink(entry.path)
+    os.rmdir(path)
 
 
 def bye(session, request):

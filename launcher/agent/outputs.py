@@ -10,8 +10,7 @@ import hashlib
 import os
 import stat
 
-from launcher.agent.mirror import raw
-from launcher.agent.wire import CHUNK
+from launcher.agent.wire import CHUNK, raw
 
 
 def list_outputs(session, request):

@@ -13,11 +13,11 @@ import select
 import signal
 import sys
 import time
-import traceback
 
 from launcher.agent import procs
 from launcher.agent.spool import Spool
 from launcher.agent.watch import Watch
+from launcher.agent.wire import raw
 from launcher.agent.workers import Workers
 
 LEFTOVER_GRACE = 5.0
@@ -62,6 +62,8 @@ def _never_return(spool, work):
     try:
         work()
     except BaseException:  # noqa: BLE001 - a forked child must never run on into its parent's code
+        import traceback
+
         with open(os.path.join(spool.path, "agent.log"), "a") as file:
             traceback.print_exc(file=file)
         os._exit(70)
@@ -114,18 +116,25 @@ def start_command(order, stdout, stderr):
         try:
             os.close(reader)
             _become_command(order, stdout, stderr)
-        except OSError as error:
-            os.write(writer, ("%d %s" % (error.errno or 0, error)).encode())
+        except (OSError, ValueError) as error:
+            os.write(writer, _complaint(error, order).encode("utf-8", "backslashreplace"))
         finally:
             os._exit(127)
     os.close(writer)
-    with os.fdopen(reader) as pipe:
-        complaint = pipe.read()
+    with os.fdopen(reader, "rb") as pipe:
+        complaint = pipe.read().decode()
     if complaint:
         os.waitpid(pid, 0)
         number, _, text = complaint.partition(" ")
         raise OSError(int(number), text)
     return pid
+
+
+def _complaint(error, order):
+    """errno and a sentence that names the file: the program, or the directory it was to start in."""
+    if isinstance(error, ValueError):
+        return "0 %s: %s" % (ascii(order["argv"][0]), error)
+    return "%d %s: %s" % (error.errno or 0, os.fsdecode(error.filename or order["argv"][0]), error.strerror)
 
 
 def _become_command(order, stdout, stderr):
@@ -138,7 +147,9 @@ def _become_command(order, stdout, stderr):
     null = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, null), (1, stdout), (2, stderr)):
         os.dup2(source, target)
-    os.execvpe(order["argv"][0], order["argv"], order["env"])
+    # UTF-8 whatever the locale here, so that words arrive byte by byte as they were said.
+    argv = [raw(word) for word in order["argv"]]
+    os.execvpe(argv[0], argv, {raw(name): raw(value) for name, value in order["env"].items()})
 
 
 class Supervisor:
@@ -185,8 +196,8 @@ class Supervisor:
         try:
             self.pid = start_command(self.order, *logs)
         except OSError as error:
-            self.spool.append("outcome", self.attempt, kind="not started", exit_code=None, signal=None, message=str(error))
-            self.tell("-%s" % error)
+            self.spool.append("outcome", self.attempt, kind="not started", exit_code=None, signal=None, message=error.strerror)
+            self.tell("-%s" % error.strerror)
             return False
         for fd in logs:
             os.close(fd)

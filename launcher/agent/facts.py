@@ -3,16 +3,13 @@
 Runs on the nodes: standard library only, Python 3.8.
 """
 
-import configparser
 import ctypes
-import glob
 import os
-import platform
 import pwd
 import re
-import shutil
 import socket
 import struct
+import sys
 import time
 
 from launcher.agent import procs
@@ -26,18 +23,27 @@ def machine(root):
         "user": _user(),
         "uid": os.getuid(),
         "boot_id": procs.boot_id(),
-        "python_version": platform.python_version(),
+        "python_version": ".".join(map(str, sys.version_info[:3])),
         "time": time.time(),
         "gpus": len(gpu_ids()),
         "gpu_ids": gpu_ids(),
         "cpus": len(os.sched_getaffinity(0)),
         "free_bytes": space.f_bavail * space.f_frsize,
         "free_inodes": space.f_favail,
-        "rsync": shutil.which("rsync"),
+        "rsync": which("rsync"),
         "addresses": addresses(),
         "reached_at": os.environ.get("SSH_CONNECTION", "").split()[2:3],
         "logout": logout_rules(),
     }
+
+
+def which(program, path=None):
+    """As shutil.which, without the compression libraries that shutil loads."""
+    for directory in (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep):
+        found = os.path.join(directory, program)
+        if directory and os.path.isfile(found) and os.access(found, os.X_OK):
+            return found
+    return None
 
 
 def _user():
@@ -52,14 +58,17 @@ def gpu_ids():
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [one.strip() for one in visible.split(",") if one.strip() not in ("", "-1", "NoDevFiles")]
-    nvidia = [path for path in glob.glob("/dev/nvidia*") if re.match(r"/dev/nvidia\d+\Z", path)]
+    nvidia = [name for name in os.listdir("/dev") if re.match(r"nvidia\d+\Z", name)]
     return [str(number) for number in range(len(nvidia) or _amd_gpus())]
 
 
 def _amd_gpus():
     # A topology node without SIMD units is a CPU (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c).
+    top = "/sys/class/kfd/kfd/topology/nodes"
+    if not os.path.isdir(top):
+        return 0
     count = 0
-    for path in glob.glob("/sys/class/kfd/kfd/topology/nodes/*/properties"):
+    for path in [os.path.join(top, node, "properties") for node in os.listdir(top)]:
         with open(path) as file:
             count += re.search(r"^simd_count [1-9]", file.read(), re.M) is not None
     return count
@@ -107,7 +116,7 @@ def _address(pointer):
 
 def lingering() -> bool:
     """True where a user manager outlives log-outs and can take processes in: systemd-run, linger, and its bus."""
-    return bool(_linger_marked() and shutil.which("systemd-run") and _runtime_dir())
+    return bool(_linger_marked() and which("systemd-run") and _runtime_dir())
 
 
 def _linger_marked():
@@ -121,11 +130,12 @@ def _runtime_dir():
 
 def logout_rules():
     """What logind does to a user's processes and IPC objects after the last log-out (logind.conf(5)); {} without logind."""
-    if not os.path.isdir("/run/systemd/seats") and not os.environ.get("LAUNCHER_LOGIND_ROOT"):
+    if not os.path.isdir("/run/systemd/seats"):
         return {}
-    root = os.environ.get("LAUNCHER_LOGIND_ROOT", "/")
+    import configparser
+
     settings = {"killuserprocesses": "no", "removeipc": "yes", "killexcludeusers": "root", "killonlyusers": ""}
-    for path in _configuration(root):
+    for path in _configuration():
         parser = configparser.ConfigParser(strict=False, interpolation=None)
         try:
             parser.read(path)
@@ -138,9 +148,11 @@ def logout_rules():
     }
 
 
-def _configuration(root):
-    folders = [os.path.join(root, top, "systemd") for top in ("usr/lib", "run", "etc")]
+def _configuration():
+    folders = [os.path.join(top, "systemd") for top in ("/usr/lib", "/run", "/etc")]
     main = [os.path.join(folder, "logind.conf") for folder in folders]
+    import glob
+
     parts = [part for folder in folders for part in glob.glob(os.path.join(folder, "logind.conf.d", "*.conf"))]
     return [path for path in main + sorted(parts, key=os.path.basename) if os.path.exists(path)]
 

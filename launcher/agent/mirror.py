@@ -15,14 +15,11 @@ Runs on the nodes: standard library only, Python 3.8.
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
-import shutil
 import stat
-import subprocess
-import zlib
 
+from launcher.agent.facts import which
 from launcher.agent.wire import raw
 
 FICLONE = 0x40049409
@@ -51,6 +48,8 @@ def diff(session, request):
 
     Without anything to send the mirror is whole again when this returns.
     """
+    import zlib
+
     received = b"".join(session.receive_data())
     sync = _current(session)
     if sync.manifest is not None:
@@ -121,6 +120,8 @@ def copy_tree(tree, target):
 
     `cp` does it in a fifth of the time Python needs; a cp without --reflink (busybox) or none at all is made up for.
     """
+    import shutil
+
     unfinished = f"{target}.{os.getpid()}.tmp"
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -133,6 +134,9 @@ def copy_tree(tree, target):
 
 
 def _cp(options, tree, target):
+    import shutil
+    import subprocess
+
     program = _which("cp")
     if not program:
         return False
@@ -253,6 +257,8 @@ class Sync:
         entry, target = self.manifest["files"][path], self.at(path)
         if path in self.found:
             os.unlink(target)
+        import hashlib
+
         digest = hashlib.sha256()
         file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -334,6 +340,8 @@ class Source:
 
 
 def _inflated(frames):
+    import zlib
+
     inflate = zlib.decompressobj()
     for frame in frames:
         data = inflate.decompress(frame, BLOCK)
@@ -423,6 +431,8 @@ def _reflinks(directory):
 
 def hash_file(path):
     """The SHA-256 of a file in hex."""
+    import hashlib
+
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         for block in iter(lambda: file.read(BLOCK), b""):
@@ -432,7 +442,7 @@ def hash_file(path):
 
 def _which(program):
     usual = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/bin", "/usr/bin", "/bin"))
-    return shutil.which(program, path=usual)
+    return which(program, usual)
 
 
 def _current(session):

@@ -6,7 +6,6 @@ made cannot make us read outside of it.
 Runs on the nodes: standard library only, Python 3.8.
 """
 
-import hashlib
 import os
 import stat
 
@@ -79,6 +78,8 @@ def fetch(session, request):
 
 def _digest(file, limit):
     """The hash of a descriptor's next ``limit`` bytes (None: all of them)."""
+    import hashlib
+
     digest = hashlib.sha256()
     while limit is None or limit > 0:
         block = os.read(file, CHUNK if limit is None else min(CHUNK, limit))

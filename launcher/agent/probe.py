@@ -3,12 +3,9 @@
 Runs on the nodes: standard library only, Python 3.8.
 """
 
-import glob
 import os
-import random
 import socket
 import threading
-import time
 
 from launcher.agent import facts, procs
 
@@ -20,7 +17,7 @@ _listening = {}
 
 def listen(session, request):
     """Take the asked port, or a free one outside the ephemeral range, and answer the nonce there until `unlisten`."""
-    sock = _bind(request["port"]) if request.get("port") else _bind_free(session.job)
+    sock = _bind(request["port"]) if request.get("port") else _bind_free()
     sock.listen(256)
     _listening["sock"] = sock
     threading.Thread(target=_serve, args=(sock, request["nonce"].encode()), daemon=True).start()
@@ -43,13 +40,12 @@ def _bind(port):
     return sock
 
 
-def _bind_free(seed):
+def _bind_free():
     low, high = _ephemeral()
     candidates = [port for port in range(_LOWEST, _HIGHEST + 1) if not low <= port <= high]
-    choice = random.Random("%s %d %f" % (seed, os.getpid(), time.time()))
     for _ in range(_TRIES):
         try:
-            return _bind(choice.choice(candidates))
+            return _bind(candidates[int.from_bytes(os.urandom(4), "big") % len(candidates)])
         except ValueError:
             continue
     raise ValueError("no free port between %d and %d after %d tries" % (_LOWEST, _HIGHEST, _TRIES))
@@ -156,6 +152,8 @@ def _holder(port):
         except OSError:
             continue
         inodes.update(row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port)
+    import glob
+
     for path in glob.glob("/proc/[0-9]*/fd/*"):
         try:
             if os.readlink(path)[8:-1] in inodes:

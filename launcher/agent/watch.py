@@ -9,7 +9,10 @@ import ctypes
 import os
 import select
 import sys
-from typing import Optional, Set
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional, Set
 
 _CREATE, _MODIFY, _CLOSE_WRITE, _MOVED_TO = 0x100, 0x2, 0x8, 0x80
 _WANTED = _CREATE | _MODIFY | _CLOSE_WRITE | _MOVED_TO

@@ -114,8 +114,8 @@ class Session:
     def _leave(self):
         # The group holds the shell that started us and the tools of a running operation, nothing else of the user's:
         # sshd and the local transport both give every channel a session of its own.
+        # It ends us as well; no handler can be set here, for keep_alive's thread comes by, too.
         if os.getpgrp() == os.getpid():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.killpg(os.getpgrp(), signal.SIGTERM)
         os._exit(0)
 

@@ -119,7 +119,7 @@ class Spool:
 
     def _runs(self, attempt):
         top = os.path.join(self.ranks, attempt)
-        return sorted(os.listdir(top), key=lambda run: (os.stat(os.path.join(top, run)).st_ctime_ns, run))
+        return sorted(os.listdir(top), key=lambda run: (_began(os.path.join(top, run)), run))
 
     def _file(self, pattern, attempt):
         return os.path.join(self.path, pattern % attempt)
@@ -137,3 +137,9 @@ class Spool:
                 return json.load(file)
         except (FileNotFoundError, ValueError):
             return None
+
+
+def _began(run):
+    """When a run of torchrun made its first attempt's directory, which later restarts leave alone (they change the run's own)."""
+    first = os.path.join(run, "attempt_0")
+    return os.stat(first if os.path.isdir(first) else run).st_ctime_ns

@@ -32,10 +32,13 @@ class Fleet:
     def __init__(self, plan: Plan, folder: Folder, tell: Tell) -> None:
         self.plan = plan
         self._tell = tell
-        self.links = {node.rank: Link(_address(plan, node)) for node in plan.nodes}
+        self.links = {node.rank: Link(_address(plan, node), self._hear) for node in plan.nodes}
         self.replicas = {node.rank: Replica(folder.node_logs(node.rank)) for node in plan.nodes}
         self._over = threading.Event()
         threading.Thread(target=self._keep_alive, name="beats", daemon=True).start()
+
+    def _hear(self, text: str) -> None:
+        self._tell({"type": "note", "message": text})
 
     def reach(self, programs: Iterable[str], progress: Callable[[int], None]) -> dict[int, dict[str, Any]]:
         """Connect to all nodes at once; {rank: what the hello told}.  Raises NodesFailed with every node's error."""

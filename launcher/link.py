@@ -83,8 +83,10 @@ class Following:
 class Link:
     """A connection to one node's agent."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, heard: Callable[[str], None] = lambda text: None) -> None:
+        """``heard`` gets the sentences that an operation tells while it runs."""
         self.address = address
+        self._heard = heard
         self.host = address.host
         self.rank = address.rank
         self.transport: transports.Transport | None = None
@@ -126,9 +128,12 @@ class Link:
         self._on_data = on_data
         self._send(wire.message({"id": number, "op": op, **arguments}))
         if feed is not None:
-            for chunk in feed:
-                self._send(wire.data(0, 0, chunk))
-            self._send(wire.data(0, 0, b""))
+            try:
+                for chunk in feed:
+                    self._send(wire.data(0, 0, chunk))
+            finally:
+                # Without its end the node would wait for ever, whatever broke the feed.
+                self._send(wire.data(0, 0, b""))
         return number
 
     def wait(self, number: int, timeout: float | None = None) -> dict[str, Any]:
@@ -163,6 +168,11 @@ class Link:
         self._following = following
         self._reader = threading.Thread(target=self._resume_for_ever, name=f"link-{self.rank}", daemon=True)
         self._reader.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a session is open now, as far as we know."""
+        return self._channel is not None
 
     def beat(self) -> None:
         """Send a sign of life if nothing was sent for a while."""
@@ -283,10 +293,14 @@ class Link:
 
     def _note(self, note: Mapping[str, Any]) -> None:
         following = self._following
-        if following is None:
+        if "message" in note:
+            self._heard(f"{self.host.name}: {note['message']}")
+        elif following is None:
             return
-        if "stream" in note:
+        elif "stream" in note:
             following.names[int(note["stream"])] = str(note["name"])
+            # A log without a byte in it is one, too.
+            following.replica.write(str(note["name"]), 0, b"")
         elif "drained" in note:
             following.tell({"type": "drained", "attempt": note["drained"]})
 

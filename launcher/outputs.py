@@ -106,8 +106,13 @@ class _Choice:
     left: list[Left] = field(default_factory=list)
 
 
-def collect(peers: Mapping[int, Peer], same_file_system: Iterable[Sequence[int]], target: Path, channels: Sequence[str],
-            notes: Callable[[str], None]) -> Manifest:
+def collect(
+    peers: Mapping[int, Peer],
+    same_file_system: Iterable[Sequence[int]],
+    target: Path,
+    channels: Sequence[str],
+    notes: Callable[[str], None],
+) -> Manifest:
     """Bring the channels of all nodes to ``target``, the job folder's output/, and write the manifest.
 
     Of each group of ``same_file_system`` the lowest rank is asked.  Raises LinkLost when a connection broke (call again
@@ -141,8 +146,11 @@ def verify(output: Path) -> list[str]:
     except (ValueError, KeyError, TypeError):
         return [f"{output / MANIFEST} is no manifest"]
     problems = [problem for entry in files if (problem := _wrong(output / entry["path"], entry))]
-    return problems + [f"{output / link['path']} is no link to {link['target']}" for link in links
-                       if not os.path.islink(output / link["path"]) or os.readlink(output / link["path"]) != link["target"]]
+    return problems + [
+        f"{output / link['path']} is no link to {link['target']}"
+        for link in links
+        if not os.path.islink(output / link["path"]) or os.readlink(output / link["path"]) != link["target"]
+    ]
 
 
 def _wrong(path: Path, entry: Mapping[str, Any]) -> str | None:
@@ -252,7 +260,7 @@ def _conflicts(asked: Mapping[int, Peer], listings: Mapping[int, Mapping[str, An
     hashes = {rank: asked[rank].ask("outputs_hash", paths=sorted(paths))["hashes"] for rank, paths in unsure.items()}
     conflicts = []
     for path, others in choice.doubles.items():
-        owner, chosen = (choice.files.get(path) or choice.links[path])
+        owner, chosen = choice.files.get(path) or choice.links[path]
         differing = []
         for rank in others:
             entry = entries[rank][path]
@@ -286,8 +294,11 @@ def _check_room(target: Path, choice: _Choice, incoming: Path, notes: Callable[[
         what = f"{len(choice.files)} file(s), {size_text(total)}, from {nodes} node(s)"
         notes(f"collecting {what}{already} ({size_text(free)} are free here)")
     if total - here + _SPARE > free and total > here:
-        raise CollectFailed(f"{size_text(total - here)} of outputs do not fit: {size_text(free)} are free", where=str(target),
-                            next_step="make room here, then `launcher resume` or copy them from the nodes")
+        raise CollectFailed(
+            f"{size_text(total - here)} of outputs do not fit: {size_text(free)} are free",
+            where=str(target),
+            next_step="make room here, then `launcher resume` or copy them from the nodes",
+        )
 
 
 def _arrived(part: Path, size: int) -> int:
@@ -338,8 +349,9 @@ class _Incoming:
 
     def _failed(self, error: OSError) -> None:
         where = self._parts[0].parent
-        self.fault = CollectFailed(f"{error.strerror}: {where}", where="this machine",
-                                   next_step="make room, then `launcher resume`")
+        self.fault = CollectFailed(
+            f"{error.strerror}: {where}", where="this machine", next_step="make room, then `launcher resume`"
+        )
 
 
 def _fetch(peer: Peer, choice: _Choice, parts: Path) -> dict[str, str]:
@@ -347,7 +359,7 @@ def _fetch(peer: Peer, choice: _Choice, parts: Path) -> dict[str, str]:
     wanted = [(path, entry) for path, (rank, entry) in choice.files.items() if rank == peer.rank]
     hashes: dict[str, str] = {}
     for start in range(0, len(wanted), _AT_ONCE):
-        hashes.update(_fetch_some(peer, wanted[start:start + _AT_ONCE], parts))
+        hashes.update(_fetch_some(peer, wanted[start : start + _AT_ONCE], parts))
     return hashes
 
 
@@ -374,8 +386,11 @@ def _checked(peer: Peer, path: str, part: Path, claimed: str | None) -> str:
     sha256 = _hash(part)
     if sha256 != claimed:
         part.unlink()
-        raise CollectFailed(f"{path} did not arrive as it is on the node", where=peer.host.name,
-                            next_step="`launcher resume` fetches it again, once nothing writes into the output there any more")
+        raise CollectFailed(
+            f"{path} did not arrive as it is on the node",
+            where=peer.host.name,
+            next_step="`launcher resume` fetches it again, once nothing writes into the output there any more",
+        )
     return sha256
 
 
@@ -411,12 +426,16 @@ def _place(target: Path, choice: _Choice, channels: Sequence[str], parts: Path) 
         (tree / channel).rename(target / channel)
 
 
-def _manifest(asked: Mapping[int, Peer], choice: _Choice, channels: Sequence[str], hashes: Mapping[str, str],
-              conflicts: Sequence[Conflict]) -> Manifest:
-    files = tuple(OutputFile(path, entry["size"], hashes[path], rank, asked[rank].host.name)
-                  for path, (rank, entry) in sorted(choice.files.items()))
-    links = tuple(OutputLink(path, entry["link"], rank, asked[rank].host.name)
-                  for path, (rank, entry) in sorted(choice.links.items()))
+def _manifest(
+    asked: Mapping[int, Peer], choice: _Choice, channels: Sequence[str], hashes: Mapping[str, str], conflicts: Sequence[Conflict]
+) -> Manifest:
+    files = tuple(
+        OutputFile(path, entry["size"], hashes[path], rank, asked[rank].host.name)
+        for path, (rank, entry) in sorted(choice.files.items())
+    )
+    links = tuple(
+        OutputLink(path, entry["link"], rank, asked[rank].host.name) for path, (rank, entry) in sorted(choice.links.items())
+    )
     return Manifest(tuple(channels), files, links, tuple(conflicts), tuple(choice.left))
 
 

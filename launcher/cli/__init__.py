@@ -84,3 +84,8 @@ def main() -> Any:
         # Whoever read our output is gone; nobody is left to be told.
         sys.stderr.close()
         sys.exit(0)
+    except Exception:  # noqa: BLE001 - the process ends here, and a fault of ours must not look like a job that exited with 1
+        import traceback
+
+        traceback.print_exc()
+        sys.exit(70)

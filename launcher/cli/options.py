@@ -24,7 +24,7 @@ class Parsed(click.ParamType[Any]):
         try:
             return self._parser(value)
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            self.fail(f"{value!r}: {error}", param, ctx)
 
 
 def output(function: F) -> F:
@@ -51,4 +51,5 @@ def inventory(function: F) -> F:
 
 def print_json(document: Any) -> None:
     """One JSON document, or one line of a stream."""
-    click.echo(json.dumps(document, ensure_ascii=False))
+    # A lone surrogate stands for a byte of argv that is no text; JSON can only escape it.
+    click.echo(json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace").decode())

@@ -18,7 +18,7 @@ def _nproc(text: str) -> int | str:
     if text == "auto":
         return text
     if not text.isdigit() or int(text) < 1:
-        raise ValueError(f"{text!r} is neither a number of at least 1 nor auto")
+        raise ValueError("a number of at least 1, or auto")
     return int(text)
 
 

@@ -83,7 +83,7 @@ class Steps:
         view, events = self._view(), []
         if (success and not self._plan.spec.keep) or not view.starting:
             try:
-                kept = {rank: {"keep": view.left.get(rank, [])} for rank in fleet.links}
+                kept = {rank: {"keep": view.left.get(rank, [])} for rank, link in fleet.links.items() if link.connected}
                 fleet.ask_all("node_release", "the working copies could not be removed everywhere", kept)
             except (LauncherError, OSError) as error:
                 events.append({"type": "note", "message": f"{error}; `launcher gc` removes them later"})

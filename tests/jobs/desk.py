@@ -93,7 +93,14 @@ class Desk:
 
     def happened(self, kind: str, job: str = "latest") -> dict[str, Any]:
         """Wait for an event of that type."""
-        return eventually(lambda: next((e for e in self._events_if_any(job) if e["type"] == kind), None), f"event {kind}")
+
+        def look() -> dict[str, Any] | None:
+            return next((event for event in self._events_if_any(job) if event["type"] == kind), None)
+
+        try:
+            return eventually(look, f"event {kind}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; what happened: {self._events_if_any(job)}") from None
 
     def _events_if_any(self, job: str) -> list[dict[str, Any]]:
         try:

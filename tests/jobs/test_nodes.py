@@ -1,0 +1,174 @@
+"""Odd nodes: what a real cluster has in store, on the fake one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.handle import Cluster
+from tests.jobs.desk import Desk, eventually
+
+
+@pytest.fixture
+def inventory(cluster: Cluster, tmp_path: Path) -> Path:
+    """A cluster.yaml of one's own: call `write` on it."""
+    return tmp_path / "cluster.yaml"
+
+
+def write(path: Path, cluster: Cluster, hosts: list[object], **sections: object) -> Desk:
+    """An inventory over the fake cluster's ssh_config, and a desk that uses it."""
+    ssh = {"config": str(cluster.ssh_config), **sections.pop("ssh", {})}  # type: ignore[dict-item]
+    path.write_text(yaml.safe_dump({"name": "odd", "backend": "ssh", "hosts": hosts, "ssh": ssh, **sections}))
+    return Desk(path.parent / "home", ("--cluster", str(path)))
+
+
+def test_old_and_new_nodes_work_together(remote: Desk) -> None:
+    """Debian bullseye (Python 3.9, OpenSSH 8.4) beside bookworm."""
+    remote.submit("--hosts", "node1,node3", "--command", "python3 --version; echo x > $PAI_OUTPUT_MODEL/$RANK")
+    assert remote.log(1).startswith(b"Python 3.9")
+
+
+def test_nodes_behind_a_bastion(remote: Desk) -> None:
+    """ProxyJump for everything: code, probe between the nodes, logs, outputs."""
+    remote.submit("--hosts", "hidden,hidden2", "--source-dir", "train_src", "--command", "ls; echo x > $PAI_OUTPUT_MODEL/$RANK")
+    assert (remote.folder() / "output" / "model" / "1").exists()
+
+
+def test_an_address_that_others_cannot_reach_is_told_per_pair(remote: Desk) -> None:
+    """node1 and the hidden ones share no network."""
+    done = remote.submit("--hosts", "node1,hidden", "--command", "true", check=69)
+    assert "hidden: cannot reach node 0 (node1)" in done.stderr
+    assert remote.json("status", "latest")["status"] == "InitializeFailed"
+
+
+@pytest.mark.parametrize("shell", ["fish", "tcsh", "noisy"])
+def test_log_in_shells_and_noisy_start_up_files(cluster: Cluster, inventory: Path, shell: str) -> None:
+    """Whatever the log-in shell is and prints, the job runs and its log has only the command's words."""
+    desk = write(inventory, cluster, [f"node1-{shell}", f"node2-{shell}"])
+    desk.submit("--source-dir", "train_src", "--command", "echo plain")
+    assert desk.log(0) == desk.log(1) == b"plain\n"
+
+
+def test_a_shared_file_system_is_found_and_synced_once(cluster: Cluster, inventory: Path) -> None:
+    """One working copy, one output directory, one collection."""
+    desk = write(inventory, cluster, ["node1", "node2"], defaults={"workdir": "/shared/work"})
+    desk.submit("--source-dir", "train_src", "--command", "echo $RANK > $PAI_OUTPUT_MODEL/$RANK; ls $PAI_OUTPUT_MODEL | wc -l")
+    events = {event["type"]: event for event in desk.events()}
+    assert events["reached"]["groups"] == [[0, 1]]
+    assert [entry["node"] for entry in events["synced"]["nodes"]] == [0]
+    assert {path.name for path in (desk.folder() / "output" / "model").iterdir()} == {"0", "1"}
+
+
+def test_a_full_disk_is_named_with_host_and_path(cluster: Cluster, inventory: Path, tmp_path: Path) -> None:
+    """10 MB there, 20 MB to bring."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "big").write_bytes(os.urandom(20 << 20))
+    desk = write(inventory, cluster, ["node1", {"name": "node2", "workdir": "/small/work"}])
+    done = desk.submit("--source-dir", str(tmp_path / "src"), "--command", "true", check=69)
+    assert "node2" in done.stderr and "/small" in done.stderr
+
+
+def test_a_second_card_nobody_reaches_is_not_chosen(cluster: Cluster, inventory: Path) -> None:
+    """node1 has another address, first in its list, that leads nowhere; and 127.0.1.1 for its own name."""
+    cluster.exec("node1", "sh", "-c", "ip link add card1 type veth peer name card2; ip addr add 10.99.0.1/24 dev card1; ip link set card1 up; ip link set card2 up")
+    cluster.exec("node1", "sh", "-c", "echo 127.0.1.1 $(hostname) >> /etc/hosts")
+    try:
+        desk = write(inventory, cluster, ["node1", "node2"])
+        desk.submit("--command", "echo $MASTER_ADDR $GLOO_SOCKET_IFNAME")
+        assert desk.log(0) == desk.log(1) == f"{cluster.address('node1')} eth0\n".encode()
+        done = desk.submit("--env", "MASTER_ADDR=10.99.0.1", "--command", "true", check=69)
+        assert "10.99.0.1" in done.stderr
+    finally:
+        cluster.exec("node1", "ip", "link", "del", "card1", check=False)
+
+
+def test_a_master_address_that_is_not_node_0_is_refused(remote: Desk, cluster: Cluster) -> None:
+    """Every process would wait for ever."""
+    done = remote.submit(
+        "--hosts", "node1,node2", "--env", f"MASTER_ADDR={cluster.address('node2')}", "--command", "true", check=69
+    )
+    assert "not an address of node 0" in done.stderr
+
+
+def test_a_taken_port_names_its_holder(remote: Desk, cluster: Cluster) -> None:
+    """The user's own MASTER_PORT is checked."""
+    server = "import socket,time;s=socket.socket();s.bind(('',24680));s.listen();time.sleep(60)"
+    holder = subprocess.Popen(["ssh", "-F", str(cluster.ssh_config), "node1", "python3", "-c", f'"{server}"'])
+    try:
+        eventually(lambda: "24680" in cluster.exec("node1", "ss", "-ltn").stdout, "the port is taken")
+        done = remote.submit("--hosts", "node1,node2", "--env", "MASTER_PORT=24680", "--command", "true", check=69)
+        assert "24680 is taken" in done.stderr and "python3" in done.stderr
+    finally:
+        cluster.exec("node1", "pkill", "-f", "24680", check=False)
+        holder.kill()
+        holder.wait()
+
+
+def test_unequal_nodes(cluster: Cluster, inventory: Path) -> None:
+    """gpus: of the inventory decides where --nproc-per-node is auto."""
+    desk = write(inventory, cluster, [{"name": "node1", "gpus": 2}, {"name": "node2", "gpus": 1}])
+    desk.submit("--command", "echo $NPROC_PER_NODE")
+    assert (desk.log(0), desk.log(1)) == (b"2\n", b"1\n")
+
+
+def test_a_missing_program_is_told_before_anything_starts(remote: Desk) -> None:
+    """node3 has no torchrun."""
+    done = remote.submit("--hosts", "node1,node3", "--command", "torchrun --help", check=69)
+    assert "node3: no torchrun" in done.stderr
+    assert not any(event["type"] == "starting" for event in remote.events())
+
+
+def test_a_log_out_that_kills_is_no_place_for_a_detached_job(remote: Desk, cluster: Cluster) -> None:
+    """KillUserProcesses=yes without lingering: refused with what to do; attached it runs."""
+    cluster.exec(
+        "node1",
+        "sh",
+        "-c",
+        "mkdir -p /run/systemd/seats /etc/systemd; printf '[Login]\\nKillUserProcesses=yes\\n' > /etc/systemd/logind.conf",
+    )
+    try:
+        done = remote.submit("-d", "--hosts", "node1,node2", "--command", "true", check=69)
+        assert "node1" in done.stderr and "enable-linger" in done.stderr
+        remote.submit("--hosts", "node1,node2", "--command", "true")
+    finally:
+        cluster.exec("node1", "rm", "-rf", "/run/systemd/seats", "/etc/systemd/logind.conf")
+
+
+@pytest.fixture
+def agent(cluster: Cluster) -> Iterator[dict[str, str]]:
+    """An ssh-agent that has the cluster's key: the environment that names it."""
+    told = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
+    names = dict(part.split("=", 1) for part in told.replace("\n", "").split(";") if "=" in part)
+    subprocess.run(["ssh-add", str(cluster.identity_file)], env={**os.environ, **names}, check=True, capture_output=True)
+    yield {"SSH_AUTH_SOCK": names["SSH_AUTH_SOCK"], "pid": names["SSH_AGENT_PID"]}
+    subprocess.run(["kill", names["SSH_AGENT_PID"]], check=False, capture_output=True)
+
+
+def test_a_key_that_went_with_its_agent(cluster: Cluster, tmp_path: Path, inventory: Path, agent: dict[str, str]) -> None:
+    """The job goes on; status says `key unavailable`; a command from a terminal that has the key replaces the coordinator."""
+    config = tmp_path / "ssh_config"
+    text = cluster.ssh_config.read_text()
+    config.write_text("\n".join(line for line in text.splitlines() if "identit" not in line.lower()) + "\n")
+    desk = write(inventory, cluster, ["node1", "node2"], ssh={"config": str(config)})
+    socket = {"SSH_AUTH_SOCK": agent["SSH_AUTH_SOCK"]}
+    home = tmp_path / "empty"
+    (home / ".ssh").mkdir(parents=True)
+    job = desk.detach("--command", "for i in $(seq 1 400); do echo line $i; sleep 0.1; done", env={**socket, "HOME": str(home)})
+    os.kill(int(agent["pid"]), signal.SIGTERM)
+    cluster.exec("node2", "pkill", "-9", "-f", "sshd: train", check=False)
+    eventually(lambda: desk.json("status", job)["coordinator"] == "key unavailable", "the coordinator says what it lacks")
+    assert desk.json("status", job)["status"] == "Running"
+    fresh = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
+    names = dict(part.split("=", 1) for part in fresh.replace("\n", "").split(";") if "=" in part)
+    try:
+        subprocess.run(["ssh-add", str(cluster.identity_file)], env={**os.environ, **names}, check=True, capture_output=True)
+        desk.run("cancel", job, env={"SSH_AUTH_SOCK": names["SSH_AUTH_SOCK"], "HOME": str(home)})
+    finally:
+        subprocess.run(["kill", names["SSH_AGENT_PID"]], check=False, capture_output=True)
+    assert desk.json("status", job)["status"] == "Terminated"

@@ -19,6 +19,7 @@ _COMMANDS = {
     "list": ("launcher.cli.jobs", "List all jobs."),
     "status": ("launcher.cli.jobs", "Show where a job is, node by node."),
     "cancel": ("launcher.cli.jobs", "Stop a job everywhere."),
+    "resume": ("launcher.cli.watch", "Collect the outputs of a job whose collection failed."),
     "model-data": ("launcher.cli.jobs", "Say where a job's model lies, checked against its manifest."),
     "gc": ("launcher.cli.gc", "Remove what finished jobs left, here and on the nodes."),
     "nodes": ("launcher.cli.inventory", "Show the inventory as it is understood."),

@@ -8,7 +8,14 @@ Event = dict[str, Any]
 
 COORDINATOR: Event = {"type": "coordinator", "pid": 1, "host": "here", "time": 1.0}
 SYNCED: Event = {"type": "synced", "time": 3.0, "nodes": []}
-MASTER: Event = {"type": "master", "time": 4.0, "address": "10.0.0.1", "port": 23456, "interfaces": {"0": "eth0", "1": "eth1"}}
+MASTER: Event = {
+    "type": "master",
+    "time": 4.0,
+    "address": "10.0.0.1",
+    "port": 23456,
+    "interfaces": {"0": "eth0", "1": "eth1"},
+    "origin": "automatic",
+}
 STARTING: Event = {"type": "starting", "time": 5.0, "attempt": 0}
 FOLLOWING: Event = {"type": "following", "time": 10.0}
 COLLECTED: Event = {"type": "collected", "time": 90.0, "model": "/jobs/x/output/model"}

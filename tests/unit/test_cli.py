@@ -1,0 +1,288 @@
+"""The command line as a person or a program meets it: documents, sentences, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.cli import _COMMANDS
+from launcher.model import to_json
+from launcher.planning import Request, draft
+from launcher.store import Folder, Store, write_json
+from tests.unit.stories import BADLY, COLLECTED, DIAGNOSED_WELL, RUNNING, WELL, Event, created, end, failure
+
+STATUS_KEYS = {
+    "job_id", "status", "reason_code", "reason_message", "exit_code", "backend", "attempt", "created_at", "started_at",
+    "ended_at",
+    "master_addr", "master_port", "nodes", "failure", "model_data", "folder",
+}  # fmt: skip
+NODE_KEYS = {"rank", "host", "address", "status", "exit_code", "nproc_per_node", "pid"}
+FAILURE_KEYS = {"node", "host", "local_rank", "rank", "exit_code", "signal", "message", "traceback", "log", "hint"}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.delenv("LAUNCHER_CLUSTER", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def launcher(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", *words], capture_output=True, text=True, timeout=60, check=False, **more
+    )
+
+
+def document(*words: str, code: int = 0) -> Any:
+    """The one JSON document on stdout, and nothing else there."""
+    done = launcher(*words, "-o", "json")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def job(events: list[Event], name: str = "train", nodes: int = 2) -> Folder:
+    """A job's folder as a coordinator left it."""
+    plan = draft(Request(words=("hostname",), nodes=nodes, name=name), {}).plan
+    folder = Store().create(plan.job_id)
+    write_json(folder.plan, to_json(plan))
+    for rank in range(nodes):
+        folder.node_logs(rank).mkdir(parents=True)
+        (folder.node_logs(rank) / "stdout.log").write_bytes(b"hello from %d\nlast \xff line" % rank)
+        (folder.node_logs(rank) / "stderr.log").write_bytes(b"oh %d\n" % rank)
+    for n, event in enumerate(events):
+        folder.append({"n": n, **event})
+    return folder
+
+
+FINISHED = [*WELL, DIAGNOSED_WELL, COLLECTED, end("Succeed", 0)]
+FAILED = [
+    *BADLY,
+    {**failure(3), "failure": {**dict.fromkeys(FAILURE_KEYS), "message": "rank 1 exited with 3", "exit_code": 3}},
+    COLLECTED,
+    end("Failed", 3),
+]
+
+
+def test_status_has_the_documented_keys(home: Path) -> None:
+    """For a finished job, node by node."""
+    folder = job(FINISHED)
+    told = document("status", "latest")
+    assert told.keys() >= STATUS_KEYS and all(node.keys() == NODE_KEYS for node in told["nodes"])
+    assert (told["job_id"], told["status"], told["exit_code"], told["failure"]) == (folder.job_id, "Succeed", 0, None)
+    assert (told["master_addr"], told["master_port"], told["backend"]) == ("10.0.0.1", 23456, "local")
+    assert [(node["rank"], node["host"], node["status"], node["nproc_per_node"], node["pid"]) for node in told["nodes"]] == [
+        (0, "local-0", "ended", 2, 100),
+        (1, "local-1", "ended", 2, 101),
+    ]
+    assert told["folder"] == str(folder.root)
+
+
+def test_a_failure_has_the_documented_keys(home: Path) -> None:
+    """And status itself still exits 0: reading is no failing."""
+    job(FAILED)
+    told = document("status", "latest")
+    assert told["failure"].keys() == FAILURE_KEYS and told["exit_code"] == 3
+
+
+@pytest.mark.parametrize("events", [[], [created()], RUNNING], ids=["nothing", "created", "running"])
+def test_status_reads_a_job_at_any_time(home: Path, events: list[Event]) -> None:
+    """Also one whose coordinator is gone: it says so and starts none."""
+    folder = job(events)
+    os.utime(folder.root, (0, 0))
+    told = document("status", folder.job_id)
+    assert told.keys() >= STATUS_KEYS and len(told["nodes"]) == 2 and told["coordinator"] == "lost"
+    assert "attach" in launcher("status", folder.job_id).stdout
+    assert not folder.owner.exists() and not folder.coordinator_log.exists()
+
+
+def test_list_has_every_job(home: Path) -> None:
+    """Oldest first; none is an empty list, not an error."""
+    assert document("list") == {"schema_version": 1, "jobs": []}
+    assert launcher("list").stdout == ""
+    first, second = job(FINISHED, "one"), job(RUNNING, "two")
+    told = document("list")["jobs"]
+    assert {entry["job_id"]: (entry["status"], entry["nodes"]) for entry in told} == {
+        first.job_id: ("Succeed", 2),
+        second.job_id: ("Running", 2),
+    }
+    assert {"job_id", "status", "created_at", "ended_at", "exit_code", "model_data", "folder", "backend"} <= told[0].keys()
+
+
+def test_a_damaged_folder_does_not_hide_the_others(home: Path) -> None:
+    """An empty or half-written one is listed as what it is."""
+    good = job(FINISHED)
+    (good.root.parent / "bad-20250101-000000-aaaa").mkdir()
+    job([]).events.write_bytes(b'{"half')
+    assert len(document("list")["jobs"]) == 3
+    assert launcher("list").returncode == 0
+
+
+def test_events_are_json_lines(home: Path) -> None:
+    """One event a line, as they were written."""
+    folder = job(FINISHED)
+    lines = launcher("events", "latest", "-o", "json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == folder.read_events()
+    text = launcher("events", "latest")
+    assert text.returncode == 0 and len(text.stdout.splitlines()) == len(lines)
+
+
+def test_logs_are_json_lines_with_their_place(home: Path) -> None:
+    """Bytes that are no text are replaced there, and only there."""
+    job(FINISHED)
+    lines = [json.loads(line) for line in launcher("logs", "latest", "-o", "json").stdout.splitlines()]
+    assert {"node": 0, "rank": None, "local_rank": None, "stream": "stderr", "line": "oh 0"} in lines
+    assert {"node": 1, "rank": None, "local_rank": None, "stream": "stdout", "line": "last \ufffd line"} in lines
+    assert len(lines) == 6
+
+
+def test_logs_are_shown_byte_by_byte(home: Path) -> None:
+    """With the prefix of their node."""
+    job(FINISHED)
+    done = subprocess.run([sys.executable, "-m", "launcher", "logs", "latest", "--node", "1"], capture_output=True, check=True)
+    assert sorted(done.stdout.splitlines()) == [b"[1] hello from 1", b"[1] last \xff line", b"[1] oh 1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (["--tail", "1"], 4),
+        (["--tail", "0"], 0),
+        (["--grep", "hello"], 2),
+        (["--stderr"], 2),
+        (["--node", "0", "--stderr"], 1),
+        (["--rank", "0"], 0),
+    ],
+)
+def test_logs_can_be_chosen(home: Path, options: list[str], count: int) -> None:
+    """By node, rank, stream, number and pattern."""
+    job(FINISHED)
+    done = launcher("logs", "latest", *options, "-o", "json")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == count
+
+
+def test_model_data_is_one_document(home: Path) -> None:
+    """Of a job that collected nothing it says so and names the place nevertheless."""
+    folder = job(RUNNING)
+    told = document("model-data", "latest")
+    assert told.keys() >= {"job_id", "status", "model_data", "complete", "problems"}
+    assert (told["status"], told["complete"], told["model_data"]) == ("Running", False, str(folder.output / "model"))
+    done = launcher("model-data", "latest")
+    assert done.stdout == f"{folder.output / 'model'}\n" and "has not succeeded" in done.stderr
+
+
+def test_wait_exits_as_the_job_did(home: Path) -> None:
+    """At once, for a job that is over."""
+    job(FAILED)
+    assert document("wait", "latest", code=3)["exit_code"] == 3
+    assert launcher("wait", "latest").returncode == 3
+    assert launcher("attach", "latest").returncode == 3
+
+
+def test_an_ended_job_is_not_cancelled(home: Path) -> None:
+    """Its end stays what it was."""
+    folder = job(FINISHED)
+    assert document("cancel", "latest")["status"] == "Succeed"
+    assert not folder.cancel.exists()
+
+
+def test_a_dry_run_prints_the_plan_and_makes_nothing(home: Path) -> None:
+    """Where each value came from included; secrets masked."""
+    done = launcher("submit", "-o", "json", "--dry-run", "--nodes", "2", "--env", "MY_TOKEN=hush", "--", "hostname", "-f", "a b")
+    told = json.loads(done.stdout)
+    assert told["spec"]["command"]["argv"] == ["hostname", "-f", "a b"] and len(told["nodes"]) == 2
+    assert (told["origins"]["nodes"], told["spec"]["env"]) == ("--nodes", {"MY_TOKEN": "****"})
+    text = launcher("submit", "--dry-run", "--env", "MY_TOKEN=hush", "--", "hostname").stdout
+    assert "[--env]" in text or "****" in text
+    assert "hush" not in text and not (home / "home").exists()
+
+
+def test_a_dry_run_can_show_words_that_are_no_text(home: Path) -> None:
+    """Bytes are escaped in JSON, never a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher", "submit", "--dry-run", "-o", "json", "--", b"prog\xff"],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["spec"]["command"]["argv"] == [os.fsdecode(b"prog\xff")]
+    text = subprocess.run(
+        [sys.executable, "-m", "launcher", "submit", "--dry-run", "--", b"prog\xff"], capture_output=True, check=False
+    )
+    assert text.returncode == 0, text.stderr
+
+
+WRONG: list[tuple[list[str], str]] = [
+    (["sumbit"], "Did you mean submit?"),
+    (["status", "none"], "no job 'none'"),
+    (["logs", "none"], "no job 'none'"),
+    (["status"], "Missing argument"),
+    (["list", "--no-such"], "No such option"),
+    (["list", "-o", "yaml"], "'yaml' is not one of"),
+    (["submit"], "there is no command to run"),
+    (["submit", "--"], "nothing after `--`"),
+    (["submit", "train.py"], "go behind `--`"),
+    (["submit", "none.yaml"], "none.yaml"),
+    (["submit", "--nodes", "x", "--", "true"], "--nodes"),
+    (["submit", "--nodes", "0", "--", "true"], "at least one node"),
+    (["submit", "--nproc-per-node", "many", "--", "true"], "'many': a number of at least 1, or auto"),
+    (["submit", "--env", "NOEQUALS", "--", "true"], "not NAME=VALUE: NOEQUALS"),
+    (["submit", "--env", "=x", "--", "true"], "not NAME=VALUE"),
+    (["submit", "--max-run-time", "soon", "--", "true"], "soon"),
+    (["submit", "--max-code-size", "big", "--", "true"], "big"),
+    (["submit", "--command", "x", "--", "true"], "two commands"),
+    (["submit", "--cluster", "none.yaml", "--", "true"], "none.yaml"),
+    (["submit", "--source-dir", "none", "--", "true"], "none"),
+    (["submit", "--backend", "slurm", "--", "true"], "slurm"),
+    (["submit", "--spares", "1", "--", "true"], "--spares"),
+    (["nodes", "--cluster", "none.yaml"], "none.yaml"),
+]
+
+
+@pytest.mark.parametrize(("words", "text"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
+def test_wrong_arguments_exit_2_with_a_sentence(home: Path, words: list[str], text: str) -> None:
+    """On stderr, nothing on stdout, no traceback, nothing made."""
+    done = launcher(*words)
+    assert (done.returncode, done.stdout) == (2, "") and text in done.stderr
+    assert "Traceback" not in done.stderr and not list((home / "home" / "jobs").glob("*"))
+
+
+def test_a_bad_pattern_is_wrong_arguments(home: Path) -> None:
+    """Not a traceback of the regular expressions."""
+    job(FINISHED)
+    done = launcher("logs", "latest", "--grep", "(")
+    assert done.returncode == 2 and "--grep '('" in done.stderr
+
+
+def test_a_fault_of_ours_exits_70(home: Path) -> None:
+    """What nobody foresaw is told apart from a job that exits with 1."""
+    folder = job(FINISHED)
+    folder.plan.unlink()
+    folder.plan.mkdir()
+    done = launcher("status", "latest")
+    assert done.returncode == 70 and "Traceback" in done.stderr
+
+
+def test_help_lists_every_command_and_each_has_its_own(home: Path) -> None:
+    """What stands in the table can be called."""
+    done = launcher("--help")
+    assert done.returncode == 0 and all(f"  {name} " in done.stdout for name in _COMMANDS)
+    for name in _COMMANDS:
+        helped = launcher(name, "-h")
+        assert helped.returncode == 0 and "Usage: launcher " + name in helped.stdout
+
+
+def test_whoever_stops_reading_is_no_error(home: Path) -> None:
+    """`launcher logs JOB | head -1` prints a line and no traceback."""
+    folder = job(FINISHED)
+    (folder.node_logs(0) / "stdout.log").write_bytes(b"x" * 99 + b"\n" + b"line\n" * 200_000)
+    shell = f'"{sys.executable}" -m launcher logs latest | head -1'
+    done = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr and len(done.stdout.splitlines()) == 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from launcher import owner
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, UsageError
 from launcher.policy import View, fold
 from launcher.store import Folder, Store, read_json, write_json
 
@@ -76,7 +76,7 @@ def _told_of(taken: Any) -> str:
     from launcher.code import size_text
 
     state = "" if taken.commit is None else f", git {taken.commit[:10]}{' with uncommitted changes' if taken.dirty else ''}"
-    text = f"code: {len(taken.files)} files, {size_text(taken.bytes)}{state}"
+    text = f"code: {len(taken.files)} file{'s' * (len(taken.files) != 1)}, {size_text(taken.bytes)}{state}"
     return "\n".join([text, *taken.notes])
 
 
@@ -186,6 +186,20 @@ def cancel(folder: Folder, level: int = 1) -> None:
     known = folder.cancel_level()
     if level > known:
         write_json(folder.cancel, {"level": level, "pid": os.getpid(), "time": time.time()})
+    ensure_coordinator(folder)
+
+
+def resume(folder: Folder) -> None:
+    """Collect the outputs of a job that ended as CollectFailed, without training again.  Raises UsageError for any other."""
+    end = view(folder).end
+    if end is None:
+        raise UsageError("the job has not ended", where=folder.job_id, next_step=f"launcher attach {folder.job_id}")
+    if end["reason_code"] != "CollectFailed":
+        what = f"it ended as {end['status']}; only a failed collection can be resumed, training again is not in this version"
+        raise UsageError(what, where=folder.job_id, next_step="launcher submit starts it anew")
+    folder.cancel.unlink(missing_ok=True)
+    # Between two coordinators nobody else writes events.
+    folder.append({"type": "resumed", "time": time.time()}, durable=True)
     ensure_coordinator(folder)
 
 

@@ -20,6 +20,8 @@ from launcher.store import Folder, parse_event
 _CHUNK = 1 << 18
 _LONGEST = 1 << 16
 """a line is cut after that many bytes"""
+_TOGETHER_SECONDS = 0.03
+"""what changes within this time of the last look is looked at in one go"""
 _BAR_SECONDS = 1.0
 """how often a progress bar that redraws its line is told"""
 _RANK = re.compile(r"ranks/attempt_(\d+)/(?:run_\d+_)?restart_(\d+)/(\d+)/(stdout|stderr)\.log\Z")
@@ -61,7 +63,7 @@ class Feed:
         self._events_rest = b""
         self._logs: dict[Path, _Log] = {}
         self._tail = tail
-        self._looked = 0.0
+        self._looked = self._read_at = 0.0
         self._to_the_end = False
         self.view = View()
 
@@ -73,6 +75,7 @@ class Feed:
     def read_events(self) -> list[dict[str, Any]]:
         """The events that are new, folded into ``view``; for whoever does not want the logs."""
         self._watch.clear()
+        self._read_at = time.monotonic()
         return list(self._new_events())
 
     def read(self, to_the_end: bool = False) -> Iterator[dict[str, Any] | Lines]:
@@ -80,14 +83,15 @@ class Feed:
         events = self.read_events()
         self._to_the_end = to_the_end or self.ended
         yield from (event for event in events if event["type"] != "end")
-        self._find_logs(force=self.ended or bool(events))
+        self._find_logs(force=self._to_the_end)
         for log in list(self._logs.values()):
             yield from self._new_lines(log)
         yield from (event for event in events if event["type"] == "end")
 
     def wait(self, seconds: float = POLL_SECONDS) -> None:
-        """Until something may be new."""
+        """Until something may be new; many nodes that tell something at once are heard together."""
         self._watch.wait(seconds)
+        time.sleep(max(0.0, self._read_at + _TOGETHER_SECONDS - time.monotonic()))
 
     def _new_events(self) -> Iterator[dict[str, Any]]:
         try:
@@ -129,6 +133,8 @@ class Feed:
         self._logs[path] = log
 
     def _new_lines(self, log: _Log) -> Iterator[Lines]:
+        if not log.rest and os.stat(log.path).st_size == log.offset:
+            return
         with log.path.open("rb") as file:
             file.seek(log.offset)
             while True:

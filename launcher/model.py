@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -162,9 +163,15 @@ def to_json(value: Any) -> Any:
 
 def from_json(kind: type[T], data: Any) -> T:
     """The value of dataclass ``kind`` that `to_json` wrote as ``data``; keys it does not know are passed over."""
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable
     known = {f.name: _decode(hints[f.name], data[f.name]) for f in dataclasses.fields(kind) if f.name in data}  # type: ignore[arg-type]
     return kind(**known)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """A class's field types; finding them out takes longer than all the rest, and a plan has hundreds of hosts."""
+    return get_type_hints(kind)
 
 
 def _decode(hint: Any, data: Any) -> Any:

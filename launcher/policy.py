@@ -275,6 +275,10 @@ def _collect_failed(view: View, event: Mapping[str, Any]) -> None:
     view.collected, view.collect_error = True, event["message"]
 
 
+def _resumed(view: View, event: Mapping[str, Any]) -> None:
+    view.end, view.ended_at, view.collected, view.collect_error = None, None, False, None
+
+
 def _end(view: View, event: Mapping[str, Any]) -> None:
     view.end = dict(event)
     view.ended_at = event["time"]
@@ -302,6 +306,7 @@ _FOLDS = {
     "collecting": _collecting,
     "collected": _collected,
     "collect failed": _collect_failed,
+    "resumed": _resumed,
     "end": _end,
 }
 

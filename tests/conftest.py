@@ -35,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs the cluster; leave it out where there is none to be had."""
+    for item in items:
+        if "small_disk" in getattr(item, "fixturenames", ()):
+            item.add_marker("root")
     wanting = [item for item in items if "cluster" in getattr(item, "fixturenames", ())]
     for item in wanting:
         item.add_marker("cluster")
@@ -43,6 +46,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # One worker runs all of them in turn: some pause or kill what others use.
         item.add_marker(pytest.mark.xdist_group("cluster"))
     if not wanting or handle.why_not() is None:
+        wanting = []
+    if os.geteuid() != 0:
+        wanting += [item for item in items if item.get_closest_marker("root")]
+    if not wanting:
         return
     left = set(map(id, wanting))
     items[:] = [item for item in items if id(item) not in left]
@@ -68,7 +75,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     files = config.stash.get(_left_out, [])
     if files:
         terminalreporter.write_line(
-            f"LEFT OUT: the tests that need the fake cluster, in {', '.join(files)}: {handle.why_not()}. "
-            "`make test` as root on Debian sets it up and runs them.",
+            f"LEFT OUT: tests that need the fake cluster or root, in {', '.join(files)}: "
+            f"{handle.why_not() or 'this is not root'}. `make test` as root on Debian sets it up and runs them.",
             yellow=True,
         )

@@ -42,13 +42,18 @@ class Interrupts:
 
 
 def follow(
-    folder: Folder, screen: Screen, interrupts: Interrupts | None, until_running: bool = False, quiet: bool = False
+    folder: Folder,
+    screen: Screen,
+    interrupts: Interrupts | None,
+    until_running: bool = False,
+    quiet: bool = False,
+    feed: Feed | None = None,
 ) -> int:
     """Show a job until its end (or until it runs); returns the job's exit code, 0 while there is none.
 
-    ``interrupts`` None: signals are the caller's, and only leave.
+    ``interrupts`` None: signals are the caller's, and only leave.  ``feed``: one that has read what need not be shown.
     """
-    feed = Feed(folder)
+    feed = feed or Feed(folder)
     looked, heard = time.monotonic(), 0
     while True:
         for item in feed.read():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,7 +80,8 @@ class Screen:
         alive = [node.host for node in view.nodes.values() if not node.over]
         where = f" on {', '.join(alive)}" if alive else ""
         self.note(
-            f"left; the job may still run{where}\n  next: launcher cancel --now {folder.job_id}; launcher gc {folder.job_id} ends what is left"
+            f"left; the job may still run{where}\n"
+            f"  next: launcher cancel --now {folder.job_id}; launcher gc {folder.job_id} ends what is left"
         )
         return 130
 
@@ -93,8 +95,16 @@ class Screen:
         if view.end["status"] != "Succeed":
             self.note(ending(folder, view))
         if view.model and not self._quiet_end:
+            self._model(Path(view.model), view.end["status"] == "Succeed")
+
+    def _model(self, path: Path, success: bool) -> None:
+        """The model's path, as the last line; of a job that failed only where there is something in it."""
+        empty = not (path.is_dir() and any(path.iterdir()))
+        if empty and success:
+            self.warn("the model is empty: the command wrote nothing to $PAI_OUTPUT_MODEL")
+        if success or not empty:
             sys.stdout.flush()
-            click.echo(view.model)
+            click.echo(str(path))
 
     def _progress(self, event: Mapping[str, Any]) -> None:
         if self._spinner:
@@ -171,7 +181,7 @@ def _reached(event: Mapping[str, Any], view: View) -> str | None:
 def _synced(event: Mapping[str, Any], view: View) -> str:
     files = sum(entry["files"] for entry in event["nodes"])
     size = sum(entry["bytes"] for entry in event["nodes"]) / 2**20
-    return f"code is in place: {files} files, {size:.1f} MiB sent"
+    return f"code is in place: {files} files, {size:.1f} MiB sent" if files else "code is in place: nothing had to be sent"
 
 
 def _master(event: Mapping[str, Any], view: View) -> str:
@@ -241,7 +251,10 @@ def ending(folder: Folder, view: View) -> str:
         lines.append(f"  hint: {failure['hint']}")
     if failure.get("log"):
         lines.append(f"  log: {failure['log']}")
-    lines.append(f"  next: launcher logs {folder.job_id}; everything is in {folder.root}")
+    if view.end["reason_code"] == "CollectFailed":
+        lines.append(f"  next: launcher resume {folder.job_id} collects again, without training")
+    else:
+        lines.append(f"  next: launcher logs {folder.job_id}; everything is in {folder.root}")
     return "\n".join(lines)
 
 

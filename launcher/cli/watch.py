@@ -32,6 +32,22 @@ def attach_command(ctx: click.Context, job: str, output: str) -> None:
     ctx.exit(code)
 
 
+@click.command("resume")
+@click.argument("job")
+@options.output
+@click.pass_context
+def resume_command(ctx: click.Context, /, job: str, output: str) -> None:
+    """Collect the outputs of a job that ended as CollectFailed, without training again.  Exits as the job then does."""
+    folder = api.find(job)
+    seen = Feed(folder, tail=0)
+    seen.read_events()
+    api.resume(folder)
+    code = follow(folder, Screen(output), None, feed=seen)
+    if output == "json":
+        options.print_json(api.describe(folder))
+    ctx.exit(code)
+
+
 @click.command("wait")
 @click.argument("job")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up waiting after that long, with exit code 75.")

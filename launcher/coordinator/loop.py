@@ -23,6 +23,7 @@ from launcher.coordinator.steps import Steps
 from launcher.errors import LauncherError
 from launcher.model import Plan, from_json
 from launcher.policy import Rules, Step, View, decide, fold, next_deadline, verdict
+from launcher.status import Status
 from launcher.store import Folder, read_json, write_json
 
 _DURABLE = {"starting", "attempt", "diagnosis", "collected", "end"}
@@ -43,6 +44,7 @@ class Coordinator:
         known = folder.read_events()
         self._known = {_identity(event) for event in known if event.get("type") == "agent"}
         self.view = fold(known)
+        self._saved: Status | None = None
         self._steps = Steps(self._plan, folder, self._told.put, lambda: self.view)
 
     def run(self) -> None:
@@ -167,8 +169,10 @@ class Coordinator:
         fold([event], self.view)
 
     def _save_state(self) -> None:
-        if self._told.empty():
-            view = self.view
+        """For `list`, which folds the events itself where this is not up to date: so a change of the status is enough."""
+        view = self.view
+        if view.status is not self._saved or view.end is not None:
+            self._saved = view.status
             state = {
                 "status": view.status.value,
                 "events_bytes": self._folder.events.stat().st_size,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def test_a_killed_command_is_told_by_its_signal(desk: Desk) -> None:
 
 def test_outputs_are_collected_after_a_failure_too(desk: Desk) -> None:
     """What the nodes had written is here, and the logs are whole."""
-    desk.submit("--nodes", "2", "--command", "echo half > $PAI_OUTPUT_MODEL/part-$RANK; echo said; exit 3", check=3)
+    done = desk.submit("--nodes", "2", "--command", "echo half > $PAI_OUTPUT_MODEL/part-$RANK; echo said; exit 3", check=3)
+    assert done.stdout.splitlines()[-1] == str(desk.folder() / "output" / "model")
     assert (desk.folder() / "output" / "model" / "part-0").read_text() == "half\n"
     assert desk.log(0) == b"said\n"
 
@@ -214,3 +216,28 @@ def test_a_node_that_restarts_fails_the_job(remote: Desk, cluster: Cluster) -> N
     cluster.start("node2")
     assert process.wait(90) == 69
     assert remote.json("status", "latest")["failure"]["node"] == 1
+
+
+@pytest.mark.root
+def test_a_failed_collection_can_be_resumed(tmp_path: Path) -> None:
+    """No room here: Failed, CollectFailed, exit 69, the outputs stay on the nodes; with room `resume` brings them, untrained."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(tmp_path / "home")], check=True)
+    try:
+        inventory = tmp_path / "cluster.yaml"
+        inventory.write_text(f"backend: local\ndefaults: {{workdir: {tmp_path}/work}}\n")
+        desk = Desk(tmp_path / "home", ("--cluster", str(inventory)))
+        command = "echo trained; head -c 30000000 /dev/zero > $PAI_OUTPUT_MODEL/big"
+        done = desk.submit("--nodes", "1", "--command", command, check=69)
+        assert desk.json("status", "latest")["reason_code"] == "CollectFailed"
+        assert "launcher resume" in done.stderr
+        desk.run("gc", "--yes")
+        subprocess.run(["mount", "-o", "remount,size=100m", str(tmp_path / "home")], check=True)
+        done = desk.run("resume", "latest")
+        assert Path(done.stdout.splitlines()[-1], "big").stat().st_size == 30000000
+        assert desk.log(0) == b"trained\n"
+        assert desk.json("status", "latest")["status"] == "Succeed"
+        assert desk.run("resume", "latest", check=2).stderr.startswith("error:")
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path / "home")], check=True)

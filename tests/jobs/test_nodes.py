@@ -76,7 +76,8 @@ def test_a_full_disk_is_named_with_host_and_path(cluster: Cluster, inventory: Pa
 
 def test_a_second_card_nobody_reaches_is_not_chosen(cluster: Cluster, inventory: Path) -> None:
     """node1 has another address, first in its list, that leads nowhere; and 127.0.1.1 for its own name."""
-    cluster.exec("node1", "sh", "-c", "ip link add card1 type veth peer name card2; ip addr add 10.99.0.1/24 dev card1; ip link set card1 up; ip link set card2 up")
+    for words in ("link add card1 type veth peer name card2", "addr add 10.99.0.1/24 dev card1", "link set card1 up", "link set card2 up"):
+        cluster.exec("node1", "ip", *words.split())
     cluster.exec("node1", "sh", "-c", "echo 127.0.1.1 $(hostname) >> /etc/hosts")
     try:
         desk = write(inventory, cluster, ["node1", "node2"])

@@ -31,6 +31,7 @@ class Follower:
         self._alone_since = None
         self._over = False
         self._drained = False
+        self._events = 0
 
     def fileno(self):
         return self._watch.fileno()
@@ -54,7 +55,7 @@ class Follower:
 
     def _look(self):
         """Find new files and the outcome; both come rarely, so this is done a few times a second at most."""
-        outcome = self._over or self._spool.outcome(self._attempt) is not None
+        outcome = self._over or (self._told_more() and self._spool.outcome(self._attempt) is not None)
         now = time.monotonic()
         if now - self._looked >= _DIRECTORY_SECONDS or outcome != self._over:
             self._looked = now
@@ -62,6 +63,15 @@ class Follower:
             if not outcome:
                 self._notice_lost_agent(now)
         self._over = outcome
+
+    def _told_more(self):
+        """True when events came since the last look: their file is read only then."""
+        try:
+            size = os.stat(self._spool.events_path).st_size
+        except FileNotFoundError:
+            return False
+        self._events, before = size, self._events
+        return size != before
 
     def _open_new(self):
         for name, path in sorted(self._spool.logs().items()):

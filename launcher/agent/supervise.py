@@ -16,7 +16,7 @@ import time
 
 from launcher.agent import procs
 from launcher.agent.spool import Spool
-from launcher.agent.watch import Watch
+from launcher.agent.watch import ARRIVED, Watch
 from launcher.agent.wire import raw
 from launcher.agent.workers import Workers
 
@@ -187,7 +187,8 @@ class Supervisor:
         self.finish()
 
     def start(self):
-        self.watch = Watch()
+        # Wishes to stop are renamed into place; what the command prints beside them must not wake us.
+        self.watch = Watch(ARRIVED)
         self.watch.add(self.spool.path)
         self.spool.record_agent(self.attempt, {"agent": os.getpid(), "warden": self.warden})
         os.makedirs(self.spool.rank_logs(self.attempt), exist_ok=True)

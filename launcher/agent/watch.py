@@ -14,17 +14,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional, Set
 
-_CREATE, _MODIFY, _CLOSE_WRITE, _MOVED_TO = 0x100, 0x2, 0x8, 0x80
-_WANTED = _CREATE | _MODIFY | _CLOSE_WRITE | _MOVED_TO
+_CREATE, _MODIFY, _CLOSE_WRITE, ARRIVED = 0x100, 0x2, 0x8, 0x80
+ANYTHING = _CREATE | _MODIFY | _CLOSE_WRITE | ARRIVED
 _NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
 POLL_SECONDS = 0.2
 """how long a change may stay unseen where inotify does not see it (other machines' writes, macOS)"""
 
 
 class Watch:
-    """Changes in a growing set of directories.  ``fileno`` is an inotify descriptor, or None where there is none."""
+    """Changes in a growing set of directories.  ``fileno`` is an inotify descriptor, or None where there is none.
 
-    def __init__(self) -> None:
+    ``wanted`` is ANYTHING, or ARRIVED for files that are renamed into place alone.
+    """
+
+    def __init__(self, wanted: int = ANYTHING) -> None:
+        self._wanted = wanted
         self._paths: Set[str] = set()
         self._fd: Optional[int] = None
         if sys.platform.startswith("linux"):
@@ -41,7 +45,7 @@ class Watch:
             return
         self._paths.add(path)
         if self._fd is not None:
-            self._libc.inotify_add_watch(self._fd, os.fsencode(path), _WANTED)
+            self._libc.inotify_add_watch(self._fd, os.fsencode(path), self._wanted)
 
     def clear(self) -> None:
         """Forget the changes seen so far; call it before looking at the files."""

@@ -37,7 +37,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def launcher(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "launcher", *words], capture_output=True, text=True, timeout=60, check=False, **more
+        [sys.executable, "-m", "launcher", *words],
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=60,
+        check=False,
     )
 
 

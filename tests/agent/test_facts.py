@@ -1,0 +1,159 @@
+"""What a node tells of itself, and how it finds its place in the network."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.agent import facts, probe, procs
+from launcher.agent.install import compile_into
+from launcher.errors import NodeUnusable
+from launcher.link import Link, agent_archive
+from tests.agent.far import Node
+
+
+def connect(link: Link, port: int, nonce: str, timeout: float) -> dict[str, Any]:
+    """What a node says of a connection to 127.0.0.1."""
+    request = {"candidates": ["127.0.0.1"], "port": port, "nonce": nonce, "timeout": timeout}
+    return dict(link.wait(link.post("probe_connect", **request))["results"])
+
+
+def test_hello_tells_what_a_plan_depends_on(node: Node) -> None:
+    """Python, GPUs, space, addresses, programs."""
+    link = node.link()
+    told = link.connect(nonce="n", python=None, venv=None, programs=["sh", "no-such-program"])
+    assert told.keys() >= {
+        "hostname",
+        "user",
+        "python_version",
+        "gpus",
+        "gpu_ids",
+        "free_bytes",
+        "addresses",
+        "logout",
+        "boot_id",
+        "job_dir",
+    }
+    assert told["programs"]["sh"].endswith("/sh") and told["programs"]["no-such-program"] is None
+    assert told["python_version"].startswith("3.") and told["boot_id"] == procs.boot_id() and not told["claimed"]
+
+
+def test_an_interpreter_that_is_not_there_is_refused(node: Node) -> None:
+    """Before anything starts, and with its path."""
+    with pytest.raises(NodeUnusable, match="no interpreter at /no/such/bin/python"):
+        node.link().connect(nonce="n", python=None, venv="/no/such", programs=[])
+
+
+def test_an_interpreters_directory_goes_first_in_the_path(node: Node) -> None:
+    """So that its torchrun is found."""
+    folder = node.folder / "venv" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("python", "torchrun"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o700)
+    told = node.link().connect(nonce="n", python=None, venv=str(node.folder / "venv"), programs=["torchrun"])
+    assert (told["bin"], told["python"]) == (str(folder), str(folder / "python"))
+    assert told["programs"]["torchrun"] == str(folder / "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("visible", "ids"),
+    [
+        ("0,1", ["0", "1"]),
+        ("GPU-abc, GPU-def", ["GPU-abc", "GPU-def"]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("MIG-1/2/3", ["MIG-1/2/3"]),
+    ],
+)
+def test_gpus_are_those_a_process_may_see(monkeypatch: pytest.MonkeyPatch, visible: str, ids: list[str]) -> None:
+    """Numbers, UUIDs and MIG slices alike."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert facts.gpu_ids() == ids
+
+
+def test_addresses_are_those_others_may_reach() -> None:
+    """No loopback, no link-local."""
+    found = facts.addresses()
+    assert all(not text.startswith(("127.", "169.254.", "fe80:")) and text != "::1" for _, text in found)
+    assert {name for name, _ in found} <= set(os.listdir("/sys/class/net"))
+
+
+def test_a_port_is_held_until_it_is_given_free(node: Node) -> None:
+    """Outside the ephemeral range, answering the nonce to every node that asks."""
+    link, _ = node.connect()
+    port = link.ask("probe_listen", port=None, nonce="secret")["port"]
+    low, high = probe._ephemeral()
+    assert 1024 < port < 32768 and not low <= port <= high
+    told = connect(link, port, "secret", 5)
+    assert told["127.0.0.1"] == {"local": "127.0.0.1", "interface": "lo"}
+    with pytest.raises(NodeUnusable, match=rf"port {port} is taken on this node \(held by pid \d+"):
+        node.connect()[0].ask("probe_listen", port=port, nonce="other")
+    link.ask("probe_unlisten")
+    with socket.socket() as mine:
+        mine.bind(("0.0.0.0", port))  # as torch's store will
+        mine.listen()
+
+
+def test_who_cannot_be_reached_says_why(node: Node) -> None:
+    """Refused, somebody else's port, silence: each in words of its own."""
+    link, _ = node.connect()
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        told = connect(link, port, "n", 0.2)
+        assert "timed out" in told["127.0.0.1"]["error"]
+        told = connect(link, closed.getsockname()[1], "n", 5)
+        assert "refused" in told["127.0.0.1"]["error"]
+    other, _ = node.connect()
+    port = other.ask("probe_listen", port=None, nonce="theirs")["port"]
+    told = connect(link, port, "mine..", 5)
+    assert told["127.0.0.1"]["error"] == "something else answers there"
+
+
+def test_an_address_is_found_among_the_nodes_own(node: Node) -> None:
+    """A name is resolved there, not here; a foreign one is none of its own."""
+    link, _ = node.connect()
+    assert link.ask("probe_locate", address="localhost")["own"]
+    assert not link.ask("probe_locate", address="192.0.2.1")["own"]
+    assert not link.ask("probe_locate", address="no-such-name.invalid")["own"]
+
+
+def test_nodes_of_one_directory_see_each_others_nonce(node: Node) -> None:
+    """That is how a shared file system is found out."""
+    link, _ = node.connect()
+    (node.job / "nonce-3").write_text("other")
+    assert link.ask("node_nonces")["nonces"] == {"0": "n", "3": "other"}
+
+
+def test_byte_code_is_compiled_once_and_a_full_disk_is_no_error(tmp_path: Path) -> None:
+    """The archive works without."""
+    plain = tmp_path / "a.pyz"
+    plain.write_bytes(agent_archive()[1])
+    compile_into(str(plain), str(tmp_path / "a.c.pyz"))
+    assert (tmp_path / "a.c.pyz").stat().st_size > plain.stat().st_size
+    compile_into(str(plain), str(tmp_path / "none" / "a.c.pyz"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.c.pyz", "a.pyz"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kill"),
+    [
+        ({"killuserprocesses": "yes", "killexcludeusers": "root", "killonlyusers": ""}, True),
+        ({"killuserprocesses": "no", "killexcludeusers": "root", "killonlyusers": ""}, False),
+        ({"killuserprocesses": "yes", "killexcludeusers": "root me", "killonlyusers": ""}, False),
+        ({"killuserprocesses": "1", "killexcludeusers": "", "killonlyusers": "you me"}, True),
+        ({"killuserprocesses": "on", "killexcludeusers": "", "killonlyusers": "you"}, False),
+    ],
+)
+def test_whether_a_log_out_kills_is_read_as_logind_reads_it(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], kill: bool
+) -> None:
+    """KillUserProcesses, KillExcludeUsers, KillOnlyUsers."""
+    monkeypatch.setattr(facts, "_user", lambda: "me")
+    assert facts._applies(settings) is kill

@@ -76,8 +76,15 @@ class Following:
     marks: Mapping[str, str]
     replica: Replica
     tell: Callable[[dict[str, Any]], None]
-    """called with {"type": ...} for `agent` events, `lost`, `found`, `key unavailable` and `drained`"""
+    """called with {"type": ...} for `agent` events, `lost`, `found`, `gone`, `key unavailable` and `drained`"""
+    op: str = "node_follow"
+    """or `node_start`, which starts what was not started yet and follows either way, so that it can be sent again"""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+
+    def request(self) -> dict[str, Any]:
+        """What to send, to go on from the bytes that are here."""
+        return {"attempt": self.attempt, "marks": dict(self.marks), "offsets": self.replica.offsets(), **self.arguments}
 
 
 class Link:
@@ -95,6 +102,10 @@ class Link:
         self._on_data: OnData | None = None
         self._numbers = itertools.count(1)
         self._following: Following | None = None
+        self._resumed = 0
+        """number of the request by which a spool is followed again"""
+        self._wanted = threading.Event()
+        """set when there is something to come back for, or nothing any more"""
         self._closing = threading.Event()
         self._sending = threading.Lock()
         self._last_sent = time.monotonic()
@@ -158,14 +169,19 @@ class Link:
         return _Prefixed(channel, rest)
 
     def follow(self, following: Following, op: str = "node_follow", **arguments: Any) -> dict[str, Any]:
-        """Start (`node_start`) or go on (`node_follow`) with a spool, from the bytes the replica has already."""
+        """Start (`node_start`) or go on (`node_follow`) with a spool, from the bytes the replica has already.
+
+        LinkLost here is no more than a broken connection later: the link comes back by itself and sends the request again.
+        """
+        following.op, following.arguments = op, arguments
         self._following = following
-        offsets = following.replica.offsets()
-        return self.ask(op, attempt=following.attempt, marks=dict(following.marks), offsets=offsets, **arguments)
+        self._wanted.set()
+        return self.ask(op, **following.request())
 
     def resume(self, following: Following) -> None:
         """Connect in the background and go on with a spool that an earlier coordinator followed."""
         self._following = following
+        self._wanted.set()
         self._reader = threading.Thread(target=self._resume_for_ever, name=f"link-{self.rank}", daemon=True)
         self._reader.start()
 
@@ -191,6 +207,7 @@ class Link:
             except NodeError:
                 pass
         self._closing.set()
+        self._wanted.set()
         self._drop()
 
     def _establish(self, first: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,6 +263,7 @@ class Link:
         while True:
             error = self._read_until_broken()
             self._drop(error)
+            self._wanted.wait()
             following = self._following
             if self._closing.is_set() or following is None:
                 return
@@ -286,6 +304,15 @@ class Link:
                 self._note(value["note"])
             elif value.get("id") in self._replies:
                 self._replies[value["id"]].put(value)
+            elif value.get("id") == self._resumed and self._following is not None:
+                self._resumed_with(value, self._following)
+
+    def _resumed_with(self, reply: Mapping[str, Any], following: Following) -> None:
+        """Nobody waits for this reply; a refusal, or an attempt that never was, ends the hope for this node."""
+        if "error" in reply:
+            following.tell({"type": "gone", "message": str(reply["error"].get("message", "refused"))})
+        elif reply["ok"].get("claimed") is False:
+            following.tell({"type": "gone", "message": "there is no trace of the command there"})
 
     def _replicate(self, following: Following, stream: int, offset: int, chunk: bytes) -> None:
         for event in following.replica.write(following.names.get(stream, ""), offset, chunk):
@@ -311,13 +338,8 @@ class Link:
             try:
                 self._establish({"attempt": following.attempt, "python": self.host.python, "venv": self.host.venv})
                 following.names = {}
-                number = self.post(
-                    "node_follow",
-                    attempt=following.attempt,
-                    marks=dict(following.marks),
-                    offsets=following.replica.offsets(),
-                )
-                del self._replies[number]
+                self._resumed = next(self._numbers)
+                self._send(wire.message({"id": self._resumed, "op": following.op, **following.request()}))
             except (LoginRefused, HostKeyUnknown, HostKeyChanged, HostKeyRevoked) as error:
                 following.tell({"type": "key unavailable", "message": error.what})
                 pause = 10.0

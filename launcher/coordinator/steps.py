@@ -72,7 +72,8 @@ class Steps:
     def greet_again(self, rank: int) -> None:
         """A node is back: tell it what it may have missed."""
         view = self._view()
-        if view.stopping and not view.nodes[rank].over:
+        node = view.nodes[rank]
+        if view.stopping and not (node.drained and node.outcome):
             self._wish([rank], 0 if view.stop_level > 1 else self._plan.spec.grace, view.stopping)
 
     def clean_up(self, success: bool) -> list[Event]:
@@ -211,10 +212,10 @@ class Steps:
         return [{"type": "following"}]
 
     def _start_failed(self, errors: list[Any]) -> list[Event]:
+        """A node that refused is gone; one whose connection broke may have started, and its link comes back to see."""
         ranks = {node.host.name: node.rank for node in self._plan.nodes}
-        gone: list[Event] = [
-            {"type": "gone", "node": ranks[error.where], "message": error.what} for error in errors if error.where in ranks
-        ]
+        refused = [error for error in errors if error.where in ranks and not isinstance(error, LinkLost)]
+        gone: list[Event] = [{"type": "gone", "node": ranks[error.where], "message": error.what} for error in refused]
         return [*gone, {"type": "following"}]
 
     def _request(self, rank: int, view: View) -> dict[str, Any]:

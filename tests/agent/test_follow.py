@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 from launcher.agent import procs
-from tests.agent.far import Node, eventually
+from launcher.errors import LinkLost
+from tests.agent.far import MARK, Node, eventually
 
 WRITER = """
 import os, sys
@@ -83,6 +88,62 @@ def test_a_successor_goes_on_from_what_is_here(node: Node) -> None:
     node.wait_for("found")
     node.wait_for("drained")
     assert node.log() == b"one\ntw"
+
+
+def test_a_connection_that_broke_before_the_start_starts_when_it_is_back(node: Node) -> None:
+    """Whoever asked hears that it broke; the command runs nevertheless, once."""
+    link, _ = node.connect()
+    assert link.transport is not None
+    link.transport.close()
+    eventually(lambda: link.transport is None)
+    with pytest.raises(LinkLost):
+        node.post_start(link, python("print('once')"))
+    node.wait_for("found")
+    node.wait_for("drained")
+    assert node.log() == b"once\n"
+
+
+def test_a_connection_that_broke_in_the_start_follows_what_was_started(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply was lost, the command was not: it is followed, and not started twice."""
+    link, _ = node.connect()
+    send = link._send
+
+    def send_and_break(frame: bytes) -> None:
+        send(frame)
+        node.printed(b"once")
+        monkeypatch.undo()
+        os.environ[MARK] = node.mark
+        assert link.transport is not None
+        link.transport.close()
+
+    monkeypatch.setattr(link, "_send", send_and_break)
+    with contextlib.suppress(LinkLost):
+        node.post_start(link, ["/bin/sh", "-c", "echo once; echo x >>count"])
+    node.wait_for("found")
+    node.wait_for("drained")
+    assert node.log() == b"once\n" and (node.job / "code" / "count").read_text() == "x\n"
+
+
+def test_an_attempt_of_which_no_trace_is_left_is_gone(node: Node) -> None:
+    """Who goes on with a job whose directory was removed does not wait for it for ever."""
+    node.connect()
+    again = node.link()
+    again.resume(node.following(4))
+    assert "no trace" in node.wait_for("gone")["message"]
+
+
+def test_a_start_that_is_refused_when_the_link_is_back_is_gone(node: Node) -> None:
+    """The refusal is the reason that is given."""
+    link, _ = node.connect()
+    assert link.transport is not None
+    link.transport.close()
+    eventually(lambda: link.transport is None)
+    shutil.rmtree(node.job)
+    node.job.write_text("in the way")
+    with pytest.raises(LinkLost):
+        link.follow(node.following(), "node_start", argv=["true"], env={}, drop=[])
+    assert str(node.job) in node.wait_for("gone")["message"]
+    node.job.unlink()
 
 
 def test_ranks_logs_are_followed_from_the_moment_they_appear(node: Node) -> None:

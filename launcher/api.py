@@ -18,6 +18,7 @@ from launcher.policy import View, fold
 from launcher.store import Folder, Store, read_json, write_json
 
 if TYPE_CHECKING:
+    from launcher.backends.detached import Prepared
     from launcher.planning import Draft, Request
 
 
@@ -28,8 +29,19 @@ def plan(request: Request) -> Draft:
     return draft(request, os.environ)
 
 
+def prepare(request: Request) -> Prepared:
+    """What `submit` takes to start sooner: a coordinator that loads its code while the request is being planned."""
+    from launcher.backends.detached import Prepared
+    from launcher.planning import has_inventory
+
+    return Prepared(ssh=request.backend != "local" and has_inventory(request))
+
+
 def submit(
-    drafted: Draft, progress: Callable[[str], None] = lambda text: None, before_start: Callable[[], None] = lambda: None
+    drafted: Draft,
+    progress: Callable[[str], None] = lambda text: None,
+    before_start: Callable[[], None] = lambda: None,
+    prepared: Prepared | None = None,
 ) -> Folder:
     """Write the job folder, take the snapshot of the code, and start the coordinator; returns as soon as it is started.
 
@@ -58,7 +70,7 @@ def submit(
         raise
     before_start()
     try:
-        detached.start(folder)
+        (prepared or detached).start(folder)
     except LauncherError as error:
         end = {
             "type": "end",

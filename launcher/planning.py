@@ -118,6 +118,12 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     return Draft(plan, {"all": user, "nodes": own}, tuple(warnings))
 
 
+def has_inventory(request: Request) -> bool:
+    """Whether an inventory will be looked at; known without reading it, the job file's own `cluster:` left aside."""
+    named = request.cluster or request.hostfile or os.environ.get("LAUNCHER_CLUSTER")
+    return bool(named) or Path("cluster.yaml").is_file()
+
+
 def find_cluster(settings: _Settings) -> Cluster:
     """The inventory that was named, else ./cluster.yaml, else the built-in local one."""
     path, hostfile = settings.get("cluster"), settings.get("hostfile")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +11,37 @@ from launcher.errors import LauncherError
 from launcher.store import Folder
 
 
+class Prepared:
+    """A coordinator that loads its code while its job is still being planned; without a job it ends when we do."""
+
+    def __init__(self, ssh: bool) -> None:
+        """``ssh``: the job will probably need that; loading it takes longer than all the rest."""
+        null = subprocess.DEVNULL
+        words = [*_words(), *(["--ssh"] if ssh else [])]
+        try:
+            # Not in the user's directory, whose modules would go before those of the standard library.
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True, cwd="/", env=_environment()
+            )
+        except OSError as error:
+            raise LauncherError(f"the coordinator cannot be started: {error}", where=words[0]) from error
+
+    def start(self, folder: Folder) -> None:
+        """Give it the job.  Raises LauncherError when no coordinator can be started."""
+        assert self._process.stdin is not None
+        try:
+            with self._process.stdin as stdin:
+                stdin.write(os.fsencode(folder.root))
+        except BrokenPipeError:
+            start(folder)
+
+
 def start(folder: Folder) -> None:
     """Start a coordinator for the job; it finds out by itself what is left to do.  Raises LauncherError when it cannot."""
-    words = [sys.executable, "-m", "launcher.coordinator", str(folder.root)]
-    if sys.platform.startswith("linux"):
-        words = [*_scope(), *words]
     try:
         with folder.coordinator_log.open("ab") as log:
             subprocess.Popen(
-                words,
+                [*_words(), str(folder.root)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -30,6 +53,11 @@ def start(folder: Folder) -> None:
         raise LauncherError(f"the coordinator cannot be started: {error}", where=str(folder.root)) from error
 
 
+def _words() -> list[str]:
+    scope = _scope() if sys.platform.startswith("linux") else []
+    return [*scope, sys.executable, "-m", "launcher.coordinator"]
+
+
 def _scope() -> list[str]:
     """Where a user manager outlives log-outs, the coordinator goes below it."""
     from launcher.agent import facts
@@ -39,8 +67,6 @@ def _scope() -> list[str]:
 
 def _environment() -> dict[str, str]:
     """Ours, with this very package importable whatever the working directory."""
-    import os
-
     here = str(Path(__file__).resolve().parents[2])
     inherited = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([here, *([inherited] if inherited else [])])}

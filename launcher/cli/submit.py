@@ -59,6 +59,7 @@ def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, 
     JOB.yaml may hold all of the options, with underscores.
     """
     request = _request(ctx, words, said, detach)
+    prepared = None if dry_run else api.prepare(request)
     drafted = api.plan(request)
     screen = Screen(output)
     for warning in drafted.warnings:
@@ -67,7 +68,7 @@ def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, 
         _print_plan(drafted, output)
         return
     with Interrupts() as interrupts:
-        folder = api.submit(drafted, screen.note, interrupts.note_from_now_on)
+        folder = api.submit(drafted, screen.note, interrupts.note_from_now_on, prepared)
         screen.begin(folder, drafted.plan)
         code = follow(folder, screen, interrupts, until_running=detach, quiet=detach)
     if output == "json":

@@ -1,8 +1,13 @@
-"""Entry point: `python -m launcher.coordinator FOLDER`."""
+"""Entry point: `python -m launcher.coordinator FOLDER`, or without FOLDER, which then comes on stdin.
+
+Started without, it loads its code meanwhile; with `--ssh` all that ssh needs, too.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -13,7 +18,10 @@ from launcher.store import Folder
 
 def main() -> int:
     """Coordinate the job until its end; 0 also when another coordinator has it already."""
-    folder = Folder(Path(sys.argv[1]))
+    given = [word for word in sys.argv[1:] if word != "--ssh"]
+    folder = Folder(Path(given[0])) if given else _await_job()
+    if folder is None:
+        return 0
     try:
         with Owner(folder) as owner:
             coordinator = Coordinator(folder, owner)
@@ -26,6 +34,25 @@ def main() -> int:
     except AlreadyOwned:
         return 0
     return 0
+
+
+def _await_job() -> Folder | None:
+    """The job that submit gives us when it has planned it; None when there will be none."""
+    if "--ssh" in sys.argv:
+        threading.Thread(target=_load_ssh, daemon=True).start()
+    root = os.fsdecode(sys.stdin.buffer.read())
+    if not root:
+        return None
+    folder = Folder(Path(root))
+    with open(os.devnull, "rb") as null, folder.coordinator_log.open("ab") as log:
+        for target, source in ((0, null), (1, log), (2, log)):
+            os.dup2(source.fileno(), target)
+    os.chdir(root)
+    return folder
+
+
+def _load_ssh() -> None:
+    import launcher.transports.ssh  # noqa: F401 - whoever needs it finds it loaded, or waits for it
 
 
 if __name__ == "__main__":

@@ -59,10 +59,11 @@ def nonces(session, request):
 def start(session, request):
     """Start the command unless this attempt was started before, and follow its spool either way."""
     spool, attempt = _spool(session), request["attempt"]
-    fresh = spool.claim(attempt)
     said = ""
-    if fresh:
-        said = _leave_behind(session, _order(session, spool, request))
+    with session.starting:
+        fresh = spool.claim(attempt)
+        if fresh:
+            said = _leave_behind(session, _order(session, spool, request))
     session.follower = Follower(session, spool, attempt, request.get("offsets", {}), request["marks"])
     return {"fresh": fresh, "said": said}
 

@@ -48,6 +48,8 @@ class Session:
         self._lock = threading.Lock()
         self._sent = self._heard = time.monotonic()
         self.over = False
+        self.starting = threading.Lock()
+        """held from the claim of an attempt until its command has left this session: to leave in between would kill it"""
 
     def guard_pipe(self):
         """Keep fd 0 and 1 for the wire alone: nothing that prints or reads can disturb it."""
@@ -112,6 +114,7 @@ class Session:
                 self._leave()
 
     def _leave(self):
+        self.starting.acquire()
         # The group holds the shell that started us and the tools of a running operation, nothing else of the user's:
         # sshd and the local transport both give every channel a session of its own.
         # It ends us as well; no handler can be set here, for keep_alive's thread comes by, too.

@@ -5,7 +5,7 @@ What the nodes tell comes out of ``tell`` as {"node": rank, ...}; connections th
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -42,7 +42,7 @@ class Fleet:
 
     def reach(self, programs: Iterable[str], progress: Callable[[int], None]) -> dict[int, dict[str, Any]]:
         """Connect to all nodes at once; {rank: what the hello told}.  Raises NodesFailed with every node's error."""
-        nonce = secrets.token_hex(8)
+        nonce = os.urandom(8).hex()
         asked = list(programs)
 
         def hello(link: Link) -> dict[str, Any]:

@@ -12,15 +12,15 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import queue
-import secrets
 import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from launcher import transports
@@ -30,6 +30,7 @@ from launcher.model import Host, SshOptions
 from launcher.replica import Replica
 
 OnData = Callable[[int, int, bytes], None]
+_AGENT = Path(wire.__file__).parent
 _NEAR_STREAMS = 0x8000
 _BOOT_SECONDS = 30.0
 """how long a log-in shell may take until our marker appears"""
@@ -38,11 +39,9 @@ _BOOT_SECONDS = 30.0
 @cache
 def agent_archive() -> tuple[str, bytes]:
     """(content hash, bytes) of the zipapp that travels to the nodes; the same sources always give the same bytes."""
-    folder = resources.files("launcher").joinpath("agent")
     sources = {"launcher/__init__.py": b""}
-    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
-        if entry.name.endswith(".py"):
-            sources[f"launcher/agent/{entry.name}"] = entry.read_bytes()
+    for entry in sorted(_AGENT.glob("*.py")):
+        sources[f"launcher/agent/{entry.name}"] = entry.read_bytes()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in sources.items():
@@ -53,7 +52,7 @@ def agent_archive() -> tuple[str, bytes]:
 
 @cache
 def _boot_line() -> bytes:
-    text = resources.files("launcher").joinpath("agent/boot.py").read_text()
+    text = (_AGENT / "boot.py").read_text()
     return f"exec({text!r})\n".encode()
 
 
@@ -365,7 +364,7 @@ class _Marker:
     """A word nobody else prints.  It is sent in two halves, so that a shell that echoes its input cannot fake it."""
 
     def __init__(self) -> None:
-        self._halves = (secrets.token_hex(8), secrets.token_hex(8))
+        self._halves = (os.urandom(8).hex(), os.urandom(8).hex())
         self.text = "".join(self._halves).encode()
 
     def order(self, **order: Any) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import secrets
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +22,7 @@ def choose(plan: Plan, fleet: Fleet, facts: Mapping[int, Mapping[str, Any]], use
     The user's own MASTER_ADDR and MASTER_PORT (flags, then cluster.yaml) win and are checked like any other.
     """
     asked_port = _port(user.get("MASTER_PORT"), plan.master.port)
-    nonce = secrets.token_hex(16)
+    nonce = os.urandom(16).hex()
     port = int(fleet.ask_all("probe_listen", "no port on node 0", {0: {"port": asked_port, "nonce": nonce}})[0]["port"])
     asked = user.get("MASTER_ADDR") or plan.master.address
     origin = "--env" if user.get("MASTER_ADDR") else "cluster.yaml" if plan.master.address else "automatic"

@@ -34,7 +34,8 @@ class Place:
 
     def environment(self) -> dict[str, str]:
         """For every measured launcher."""
-        return {"LAUNCHER_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
+        # The measured launcher has its byte code, as an installed one has.
+        return {"LAUNCHER_HOME": str(self.home), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": ""}
 
     def launcher(self, *words: str, cwd: Path | None = None, stdout: IO[bytes] | None = None) -> Sample:
         """Measure `launcher WORDS`."""

@@ -203,10 +203,11 @@ def cancel(folder: Folder, level: int = 1) -> None:
 
 def resume(folder: Folder) -> None:
     """Collect the outputs of a job that ended as CollectFailed, without training again.  Raises UsageError for any other."""
-    end = view(folder).end
+    seen = view(folder)
+    end = seen.end
     if end is None:
         raise UsageError("the job has not ended", where=folder.job_id, next_step=f"launcher attach {folder.job_id}")
-    if end["reason_code"] != "CollectFailed":
+    if seen.collect_error is None:
         what = f"it ended as {end['status']}; only a failed collection can be resumed, training again is not in this version"
         raise UsageError(what, where=folder.job_id, next_step="launcher submit starts it anew")
     folder.cancel.unlink(missing_ok=True)

@@ -61,23 +61,31 @@ def look(folders: Iterable[Folder], named: bool) -> Findings:
         view = fold(folder.read_events())
         if plan is None or view.end is None:
             continue
-        if view.collect_error is not None and not named:
-            found.kept.append(
-                f"{folder.job_id}: its outputs were never collected and still lie on the nodes; name the job to remove them"
-            )
+        precious = _uncollected(view)
+        if precious and not named:
+            found.kept.append(f"{folder.job_id}: {precious} still lie on the nodes; name the job to remove them")
             continue
         ended[folder.job_id] = view
         if folder.code.is_dir():
             found.here.append(folder.code)
-        for machine in _machines(from_json(Plan, plan)):
+        for machine in _machines(from_json(Plan, plan), view):
             host = machine.host
             machines[machine.backend, host.address, host.user, host.port, host.workdir, machine.options.config] = machine
     _look_there(list(machines.values()), ended, found)
     return found
 
 
-def _machines(plan: Plan) -> list[Machine]:
-    return [Machine(plan.backend, node.host, plan.ssh) for node in plan.nodes]
+def _uncollected(view: View) -> str:
+    """What would be lost with the nodes' directories of a job, in a few words."""
+    if view.collect_error is not None:
+        return "its outputs were never collected and"
+    channels = sorted({channel for left in view.left.values() for channel in left})
+    return f"its {', '.join(channels)}, which nobody asked to collect," if channels else ""
+
+
+def _machines(plan: Plan, view: View) -> list[Machine]:
+    """Where the job has ever been."""
+    return [Machine(plan.backend, node.host, plan.ssh) for node in plan.nodes if view.nodes[node.rank].address is not None]
 
 
 def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findings) -> None:

@@ -201,7 +201,7 @@ def _check_size(source: Path, found: _Walk, limit: int) -> None:
     largest = [f"{path}: {size_text(size)}" for path, size in sizes.most_common(8)]
     what = f"the source folder has {size_text(total)}, and {size_text(limit)} are allowed; the largest entries:"
     raise UsageError(what, where=str(source), problems=largest,
-                     next_step="name what the nodes do not need in .launcherignore, or raise max_code_bytes")
+                     next_step="name what the nodes do not need in .launcherignore, or raise --max-code-size")
 
 
 def size_text(size: int) -> str:

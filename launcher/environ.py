@@ -39,6 +39,7 @@ _NOT_UNASKED = ("CUDA_VISIBLE_DEVICES", "*_HOME", "*_PATH", "*_DIR", "*_ROOT", "
 _NEVER = ("HOME", "PATH", "PWD", "OLDPWD", "SHELL", "SSH_*", "SLURM_*", "TERM", "DISPLAY", "XDG_*", "LS_COLORS", "_")
 """what no pattern takes along"""
 _SECRET = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*CREDENTIAL*")
+_OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "LAUNCHER_*", "PAI_*")
 CHANNELS = ("model", "checkpoints", "tensorboard")
 MASK = "****"
 
@@ -56,6 +57,11 @@ def _goes_along(name: str, patterns: Sequence[str]) -> bool:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def is_ours(name: str) -> bool:
+    """True for the names that only the launcher sets; MASTER_ADDR and MASTER_PORT are the user's to choose."""
+    return _matches(name, _OURS)
 
 
 def is_secret(name: str) -> bool:

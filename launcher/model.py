@@ -124,6 +124,8 @@ class Plan:
     """names the mirror on the nodes: the same source folder of the same user gives the same project"""
     ssh: SshOptions = SshOptions()
     master: MasterOptions = MasterOptions()
+    inventory: str | None = None
+    """the file that the hosts were read from; None: built in, or named by --hosts"""
     detached: bool = False
     """nobody watches: the job must survive every log-out"""
     origins: Mapping[str, str] = field(default_factory=dict)

@@ -66,6 +66,10 @@ class Draft:
     warnings: tuple[str, ...]
 
 
+_STORED_AS = {"max_code_size": "max_code_bytes"}
+"""options whose value has another name in the plan"""
+
+
 class _Settings:
     """Looks values up in the order of precedence, and remembers where each was found."""
 
@@ -74,16 +78,19 @@ class _Settings:
         self.origins: dict[str, str] = {}
 
     def get(self, name: str, built_in: Any = None) -> Any:
+        """The value, and in ``origins`` its source, under the name that the plan has for it."""
+        stored = _STORED_AS.get(name, name)
         said = getattr(self._request, name, None)
         if said is not None and said != ():
-            self.origins[name] = "--" + name.replace("_", "-")
+            self.origins[stored] = "--" + name.replace("_", "-")
             return said
         said = getattr(self._job, name, None)
         if said is not None and said != ():
             assert self._job is not None
-            self.origins[name] = f"{self._job.path}:{self._job.lines.get(name, 1)}"
+            lines = self._job.lines
+            self.origins[stored] = f"{self._job.path}:{lines.get(name) or lines.get('script', 1)}"
             return said
-        self.origins[name] = "built-in"
+        self.origins[stored] = "built-in"
         return built_in
 
 
@@ -106,6 +113,7 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
         spec=spec,
         backend=cluster.backend,
         cluster=cluster.name,
+        inventory=str(cluster.path) if cluster.path else None,
         nodes=_masked_nodes(nodes),
         project=project_name(Path(source)) if source else "none",
         ssh=cluster.ssh,
@@ -114,6 +122,8 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
         origins=settings.origins,
         created_at=now,
     )
+    for node in nodes:
+        _check_names(node.host.env, f"the env of {node.host.name}")
     own = {str(node.rank): dict(node.host.env) for node in nodes}
     return Draft(plan, {"all": user, "nodes": own}, tuple(warnings))
 
@@ -137,7 +147,7 @@ def find_cluster(settings: _Settings) -> Cluster:
     if named:
         settings.origins["cluster"] = "LAUNCHER_CLUSTER"
         return load_cluster(named)
-    if settings.get("backend") != "local" and settings.get("hosts") is None and Path("cluster.yaml").is_file():
+    if settings.get("backend") != "local" and Path("cluster.yaml").is_file():
         settings.origins["cluster"] = "./cluster.yaml"
         return load_cluster("cluster.yaml")
     return local_cluster()
@@ -250,14 +260,16 @@ def _user_environment(
     for origin, layer in layers:
         merged.update(layer)
         settings.origins.update({f"env.{name}": origin for name in layer})
-    fixed = sorted(set(merged) & {"WORLD_SIZE", "RANK", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "LAUNCHER_JOB_ID", "LOCAL_RANK"})
-    if fixed:
-        raise UsageError(
-            "these variables are the launcher's own",
-            problems=fixed,
-            next_step="leave them out; --nodes and --nproc-per-node set them",
-        )
+    _check_names(merged, "the environment")
     return merged
+
+
+def _check_names(environment: Mapping[str, str], where: str) -> None:
+    """Nothing that a person sets is ignored: what only the launcher may set is refused."""
+    fixed = sorted(name for name in environment if environ.is_ours(name))
+    if fixed:
+        step = "leave them out; --nodes and --nproc-per-node set the numbers, and outputs go where $PAI_OUTPUT_* say"
+        raise UsageError("these variables are the launcher's own", where=where, problems=fixed, next_step=step)
 
 
 def read_env_file(path: Path) -> dict[str, str]:

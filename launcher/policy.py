@@ -277,6 +277,8 @@ def _collect_failed(view: View, event: Mapping[str, Any]) -> None:
 
 def _resumed(view: View, event: Mapping[str, Any]) -> None:
     view.end, view.ended_at, view.collected, view.collect_error = None, None, False, None
+    # Who asks for the outputs now takes back that the collection was to be left; a job that was stopped stays stopped.
+    view.cancel = 0
 
 
 def _end(view: View, event: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +20,8 @@ class Prepared:
         null = subprocess.DEVNULL
         words = [*_words(), *(["--ssh"] if ssh else [])]
         try:
-            # Not in the user's directory, whose modules would go before those of the standard library.
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True, cwd="/", env=_environment()
+                words, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True, cwd=_directory()
             )
         except OSError as error:
             raise LauncherError(f"the coordinator cannot be started: {error}", where=words[0]) from error
@@ -46,8 +46,7 @@ def start(folder: Folder) -> None:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                cwd=folder.root,
-                env=_environment(),
+                cwd=_directory(),
             )
     except OSError as error:
         raise LauncherError(f"the coordinator cannot be started: {error}", where=str(folder.root)) from error
@@ -65,8 +64,9 @@ def _scope() -> list[str]:
     return ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--"] if facts.lingering() else []
 
 
-def _environment() -> dict[str, str]:
-    """Ours, with this very package importable whatever the working directory."""
+def _directory() -> str:
+    """Where `python -m` finds this very package without a variable that the job would inherit; never the user's directory,
+    whose modules would go before those of the standard library."""
     here = str(Path(__file__).resolve().parents[2])
-    inherited = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([here, *([inherited] if inherited else [])])}
+    installed = (*site.getsitepackages(), site.getusersitepackages())
+    return "/" if here in installed else here

@@ -75,6 +75,25 @@ def follow(
     return int(feed.view.end["exit_code"]) if feed.view.end else 0
 
 
+def until_end(folder: Folder, timeout: float | None = None) -> Feed | None:
+    """Wait for a job's end, whoever coordinates it; what was read of it, or None after ``timeout`` seconds."""
+    leave_quietly()
+    feed = Feed(folder)
+    began = time.monotonic()
+    looked = began - _LOOK_SECONDS
+    while True:
+        feed.read_events()
+        if feed.ended:
+            return feed
+        now = time.monotonic()
+        if timeout is not None and now - began >= timeout:
+            return None
+        if now - looked >= _LOOK_SECONDS:
+            looked = now
+            api.ensure_coordinator(folder)
+        feed.wait()
+
+
 def leave_quietly() -> None:
-    """In `attach` and `logs -f` Ctrl-C only leaves."""
+    """Where a command only watches, Ctrl-C leaves without a word, and the job goes on."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from launcher import api
 from launcher.cleaning import Findings, look, remove
+from launcher.errors import UsageError
 from launcher.store import Store
 
 
@@ -28,6 +31,8 @@ def gc_command(ctx: click.Context, jobs: tuple[str, ...], yes: bool) -> None:
         click.echo("nothing to remove", err=True)
         ctx.exit(69 if found.errors else 0)
     _show(found)
+    if not yes and not sys.stdin.isatty():
+        raise UsageError("nothing was removed: there is no terminal to ask at", next_step="add --yes")
     if not yes and not click.confirm("Remove all this", default=False, err=True):
         ctx.exit(1)
     errors = remove(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -80,24 +79,15 @@ def _print_nodes(nodes: list[dict[str, Any]]) -> None:
 @options.output
 def cancel_command(job: str, now: bool, no_wait: bool, output: str) -> None:
     """Stop a job everywhere and wait until it has ended.  A job that has ended already is left as it is."""
-    from launcher.feed import Feed
+    from launcher.cli.follow import until_end
 
     folder = api.find(job)
     api.cancel(folder, 2 if now else 1)
-    feed = Feed(folder)
-    looked = time.monotonic()
-    while True:
-        feed.read_events()
-        if feed.ended or no_wait:
-            break
-        if time.monotonic() - looked >= 1:
-            looked = time.monotonic()
-            api.ensure_coordinator(folder)
-        feed.wait()
+    feed = None if no_wait else until_end(folder)
     if output == "json":
         options.print_json(api.describe(folder))
     else:
-        click.echo(f"{folder.job_id}: {feed.view.status.value}" if feed.ended else f"{folder.job_id}: asked to stop")
+        click.echo(f"{folder.job_id}: {feed.view.status.value}" if feed else f"{folder.job_id}: asked to stop")
 
 
 @click.command("model-data")

@@ -41,7 +41,8 @@ class Screen:
     def begin(self, folder: Folder, plan: Plan) -> None:
         """The job exists: say its name."""
         count = len(plan.nodes)
-        self.note(f"job {folder.job_id}: {count} node{'s' * (count > 1)}, {plan.backend}; folder {folder.root}")
+        source = f" by {plan.inventory}" if plan.inventory else ""
+        self.note(f"job {folder.job_id}: {count} node{'s' * (count > 1)}, {plan.backend}{source}; folder {folder.root}")
 
     def show(self, item: Mapping[str, Any] | Lines, feed: Feed, quiet: bool = False) -> None:
         """One event or some log lines."""
@@ -253,7 +254,7 @@ def ending(folder: Folder, view: View) -> str:
         lines.append(f"  log: {failure['log']}")
     if view.end["reason_code"] == "CollectFailed":
         lines.append(f"  next: launcher resume {folder.job_id} collects again, without training")
-    else:
+    elif "  next: " not in lines[0]:
         lines.append(f"  next: launcher logs {folder.job_id}; everything is in {folder.root}")
     return "\n".join(lines)
 

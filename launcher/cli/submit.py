@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -110,11 +111,17 @@ def _print_plan(drafted: planning.Draft, output: str) -> None:
         options.print_json({"schema_version": 1, **to_json(plan)})
         return
     click.echo(f"job      {plan.job_id}")
-    click.echo(f"backend  {plan.backend}, cluster {plan.cluster}")
+    click.echo(f"backend  {plan.backend}, cluster {plan.cluster}" + (f" ({plan.inventory})" if plan.inventory else ""))
     for node in plan.nodes:
         host = node.host
         endpoint = f"{host.user + '@' if host.user else ''}{host.address}{f':{host.port}' if host.port else ''}"
         click.echo(f"node {node.rank}   {host.name}" + (f" ({endpoint})" if endpoint != host.name else ""))
     for key, value in to_json(plan.spec).items():
         if value not in (None, {}, []):
-            click.echo(f"{key:<16} {value}   [{plan.origins.get(key, 'built-in')}]")
+            shown = _words(plan.spec.command) if key == "command" else value
+            click.echo(f"{key:<16} {shown}   [{plan.origins.get(key, 'built-in')}]")
+
+
+def _words(command: Command) -> str:
+    """The command as one would type it."""
+    return command.shell if command.shell is not None else shlex.join(command.script or command.argv or ())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from typing import Any
 
 import click
 
 from launcher import api
 from launcher.cli import options
-from launcher.cli.follow import follow, leave_quietly
+from launcher.cli.follow import follow, leave_quietly, until_end
 from launcher.cli.show import Screen, sentence_of, when
 from launcher.errors import UsageError
 from launcher.feed import Feed, Lines
@@ -56,21 +55,10 @@ def resume_command(ctx: click.Context, /, job: str, output: str) -> None:
 def wait_command(ctx: click.Context, job: str, timeout: float | None, output: str) -> None:
     """Wait for a job's end; exits as the job did."""
     folder = api.find(job)
-    feed = Feed(folder)
-    began = looked = time.monotonic()
-    api.ensure_coordinator(folder)
-    while True:
-        feed.read_events()
-        if feed.ended:
-            break
-        now = time.monotonic()
-        if timeout is not None and now - began >= timeout:
-            click.echo(f"{folder.job_id} is still {feed.view.status.value}", err=True)
-            ctx.exit(75)
-        if now - looked >= 1:
-            looked = now
-            api.ensure_coordinator(folder)
-        feed.wait()
+    feed = until_end(folder, timeout)
+    if feed is None:
+        click.echo(f"{folder.job_id} is still {api.view(folder).status.value}", err=True)
+        ctx.exit(75)
     if output == "json":
         options.print_json(api.describe(folder))
     else:
@@ -103,8 +91,9 @@ def logs_command(
             if isinstance(item, Lines):
                 _print(wanted.apply(item), screen, output)
         if feed.ended or not following:
-            return
+            break
         feed.wait()
+    wanted.complain(folder.job_id)
 
 
 def _print(lines: Lines, screen: Screen, output: str) -> None:
@@ -121,6 +110,7 @@ def _print(lines: Lines, screen: Screen, output: str) -> None:
 class _Filter:
     def __init__(self, node: int | None, rank: int | None, grep: str | None, stderr: bool) -> None:
         self._node, self._rank, self._stderr = node, rank, stderr
+        self._seen: set[tuple[int, int | None]] = set()
         try:
             self._pattern = None if grep is None else re.compile(grep.encode())
         except re.error as error:
@@ -130,6 +120,7 @@ class _Filter:
         """The lines that are wanted."""
         import dataclasses
 
+        self._seen.add((lines.node, lines.rank))
         fits = (
             self._node in (None, lines.node)
             and self._rank in (None, lines.rank)
@@ -137,6 +128,22 @@ class _Filter:
         )
         kept = [line for line in lines.lines if self._pattern is None or self._pattern.search(line)] if fits else []
         return dataclasses.replace(lines, lines=kept)
+
+    def complain(self, job: str) -> None:
+        """A node or rank that the job has no line of is rather a mistake than an empty log."""
+        ranks = sorted({rank for _, rank in self._seen if rank is not None})
+        if self._rank is not None and self._rank not in ranks:
+            known = [
+                f"ranks with output: {', '.join(map(str, ranks))}"
+                if ranks
+                else "no process has a rank: the command starts no torchrun"
+            ]
+            raise UsageError(
+                f"{job} has no output of rank {self._rank}", problems=known, next_step="--node N shows all of a node"
+            )
+        if self._node is not None and self._node not in {node for node, _ in self._seen}:
+            nodes = ", ".join(str(node) for node in sorted({node for node, _ in self._seen}))
+            raise UsageError(f"{job} has no output of node {self._node}", problems=[f"nodes with output: {nodes or 'none'}"])
 
 
 @click.command("events")

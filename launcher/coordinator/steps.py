@@ -84,12 +84,17 @@ class Steps:
         view, events = self._view(), []
         if (success and not self._plan.spec.keep) or not view.starting:
             try:
-                kept = {rank: {"keep": view.left.get(rank, [])} for rank, link in fleet.links.items() if link.connected}
+                kept = {rank: {"keep": view.left.get(rank, [])} for rank in self._leaders(fleet)}
                 fleet.ask_all("node_release", "the working copies could not be removed everywhere", kept)
             except (LauncherError, OSError) as error:
                 events.append({"type": "note", "message": f"{error}; `launcher gc` removes them later"})
         fleet.close()
         return events
+
+    def _leaders(self, fleet: Fleet) -> list[int]:
+        """One node of each file system, of those that can be asked just now."""
+        groups = self._view().groups or [[rank] for rank in fleet.links]
+        return [found[0] for found in ([rank for rank in group if fleet.links[rank].connected] for group in groups) if found]
 
     def _reach(self) -> list[Event]:
         view = self._view()

@@ -260,7 +260,7 @@ def test_a_flag_wins_over_the_job_file_over_what_is_built_in(here: Path, key: st
     field = {"max_code_size": "max_code_bytes"}.get(key, key)
 
     def value(plan: Plan) -> tuple[Any, str]:
-        return getattr(plan.spec, field), plan.origins[key]
+        return getattr(plan.spec, field), plan.origins[field]
 
     assert value(planned(job_file="job.yaml", **{key: flag}).plan) == (flag, "--" + key.replace("_", "-"))
     found, origin = value(planned(job_file="job.yaml").plan)

@@ -163,7 +163,6 @@ def test_logs_are_shown_byte_by_byte(home: Path) -> None:
         (["--grep", "hello"], 2),
         (["--stderr"], 2),
         (["--node", "0", "--stderr"], 1),
-        (["--rank", "0"], 0),
     ],
 )
 def test_logs_can_be_chosen(home: Path, options: list[str], count: int) -> None:
@@ -171,6 +170,22 @@ def test_logs_can_be_chosen(home: Path, options: list[str], count: int) -> None:
     job(FINISHED)
     done = launcher("logs", "latest", *options, "-o", "json")
     assert done.returncode == 0 and len(done.stdout.splitlines()) == count
+
+
+@pytest.mark.parametrize(("option", "text"), [("--rank", "no output of rank 7"), ("--node", "0, 1")])
+def test_a_rank_or_node_that_is_not_there_is_said(home: Path, option: str, text: str) -> None:
+    """Silence would look like a process that prints nothing."""
+    job(FINISHED)
+    done = launcher("logs", "latest", option, "7")
+    assert (done.returncode, done.stdout) == (2, "") and text in done.stderr
+
+
+@pytest.mark.parametrize(("option", "what"), [("--rank", "no process has a rank"), ("--node", "nodes with output: 0, 1")])
+def test_logs_of_nobody_are_a_mistake(home: Path, option: str, what: str) -> None:
+    """A node or rank that the job does not have is told with those it has."""
+    job(FINISHED)
+    done = launcher("logs", "latest", option, "9")
+    assert done.returncode == 2 and what in done.stderr
 
 
 def test_model_data_is_one_document(home: Path) -> None:

@@ -17,7 +17,8 @@ FACTS: dict[str, Any] = {"job_dir": "/w/node/jobs/j", "gpu_ids": [], "gpus": 0}
 def plan(nodes: int = 2, backend: str = "ssh", nproc: int | None = None, **host: Any) -> Plan:
     hosts = [Host(name=f"h{rank}", address=f"a{rank}", **host) for rank in range(nodes)]
     spec = JobSpec(command=Command(shell="true"), nproc_per_node=nproc)
-    return Plan("job-1", spec, backend, "lab", tuple(Node(rank, one) for rank, one in enumerate(hosts)), "p")
+    nodes_ = tuple(Node(rank, one) for rank, one in enumerate(hosts))
+    return Plan(job_id="job-1", spec=spec, backend=backend, cluster="lab", nodes=nodes_, project="p")
 
 
 def made(rank: int = 1, user: dict[str, str] | None = None, facts: dict[str, Any] | None = None, **kind: Any) -> environ.Orders:

@@ -173,3 +173,22 @@ def test_a_key_that_went_with_its_agent(cluster: Cluster, tmp_path: Path, invent
     finally:
         subprocess.run(["kill", names["SSH_AGENT_PID"]], check=False, capture_output=True)
     assert desk.json("status", job)["status"] == "Terminated"
+
+
+def test_where_a_user_manager_lingers_the_agent_goes_below_it(remote: Desk, cluster: Cluster) -> None:
+    """`systemd-run --user --scope` is what starts it there; a log-out that kills is then no obstacle to a detached job."""
+    stand_in = '#!/bin/sh\necho "$@" > /tmp/scope\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
+    files = "/run/systemd/seats /run/user/1000/systemd /var/lib/systemd/linger /etc/systemd"
+    cluster.exec("node1", "mkdir", "-p", *files.split())
+    cluster.exec("node1", "touch", "/run/user/1000/systemd/private", "/var/lib/systemd/linger/train")
+    cluster.exec("node1", "tee", "/etc/systemd/logind.conf", stdin="[Login]\nKillUserProcesses=yes\n")
+    cluster.exec("node1", "tee", "/usr/local/bin/systemd-run", stdin=stand_in)
+    cluster.exec("node1", "chmod", "a+rx", "/usr/local/bin/systemd-run", "/run/user", "/run/user/1000", "/run/user/1000/systemd")
+    try:
+        job = remote.detach("--hosts", "node1", "--command", "echo in scope; echo x > $PAI_OUTPUT_MODEL/x")
+        remote.run("wait", job)
+        assert remote.log(0) == b"in scope\n"
+        assert cluster.exec("node1", "cat", "/tmp/scope").stdout.startswith("--user --scope ")
+    finally:
+        made = "/usr/local/bin/systemd-run /run/systemd/seats /run/user/1000 /var/lib/systemd/linger /etc/systemd/logind.conf /tmp/scope"
+        cluster.exec("node1", "rm", "-rf", *made.split())

@@ -49,7 +49,7 @@ def _suspect(node: NodeView, view: View, folder: Folder) -> _Suspect:
     outcome = node.outcome or {}
     if outcome.get("kind") != "exited":
         return _Suspect((0, 0, node.exited_at or 0), _without_exit(node, outcome, folder))
-    report = torchrun.parse_report(tail(folder.node_logs(node.rank) / "stderr.log"))
+    report = torchrun.parse_report(tail(folder.node_logs(node.rank) / "stderr.log", node.log_begins))
     if report is None:
         return _plain(node, folder)
     return _of_ranks(node, view, folder, report)
@@ -72,7 +72,7 @@ def _without_exit(node: NodeView, outcome: dict[str, object], folder: Folder) ->
 def _plain(node: NodeView, folder: Folder) -> _Suspect:
     """A command without torchrun, or a torchrun that itself failed."""
     log = folder.node_logs(node.rank) / "stderr.log"
-    text = tail(log)
+    text = tail(log, node.log_begins)
     outcome = node.outcome or {}
     signal = outcome.get("signal")
     what = f"the command on node {node.rank} ({node.host}) {ended(node.exit_code, signal)}"
@@ -135,14 +135,14 @@ def _lost_port_race(view: View, plan: Plan, folder: Folder) -> bool:
     if plan.master.port is not None or "MASTER_PORT" in plan.spec.env or any(node.workers for node in view.nodes.values()):
         return False
     first = view.nodes[0]
-    return first.failed and torchrun.bind_failed(tail(folder.node_logs(0) / "stderr.log"))
+    return first.failed and torchrun.bind_failed(tail(folder.node_logs(0) / "stderr.log", first.log_begins))
 
 
-def tail(path: Path) -> str:
-    """The last part of a log, undecodable bytes replaced; "" when there is none."""
+def tail(path: Path, begin: int = 0) -> str:
+    """The last part of a log from byte ``begin`` on, undecodable bytes replaced; "" when there is none."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
+            file.seek(max(begin, path.stat().st_size - _TAIL))
             return file.read().decode(errors="replace")
     except FileNotFoundError:
         return ""

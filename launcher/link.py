@@ -231,11 +231,16 @@ class Link:
 
     def _first_reply(self, channel: transports.Channel, received: bytes) -> dict[str, Any]:
         decoder = wire.Decoder()
-        frames = decoder.feed(received)
-        while not any(kind == wire.MESSAGE for kind, _ in frames):
-            received = _receive_early(channel, self.host)
-            frames += decoder.feed(received)
-        replies = [json.loads(payload) for kind, payload in frames if kind == wire.MESSAGE]
+        try:
+            frames = decoder.feed(received)
+            while not any(kind == wire.MESSAGE for kind, _ in frames):
+                received = _receive_early(channel, self.host)
+                frames += decoder.feed(received)
+            replies = [json.loads(payload) for kind, payload in frames if kind == wire.MESSAGE]
+        except (wire.ProtocolError, ValueError) as error:
+            raise NodeUnusable(
+                f"our program there answers rubbish: {error}", where=self.host.name, lines=_last_lines(received)
+            ) from error
         reply = _settled(replies[0], self.host)
         self._channel, self._decoder = channel, decoder
         return reply

@@ -54,6 +54,8 @@ class NodeView:
     drained: bool = False
     lost_since: float | None = None
     lost_for_good: str | None = None
+    log_begins: int = 0
+    """bytes of its stderr.log that are of earlier attempts"""
     workers_gone: list[dict[str, Any]] = field(default_factory=list)
     workers: dict[int, int] = field(default_factory=dict)
     """{local rank: global rank}"""
@@ -259,7 +261,8 @@ def _attempt(view: View, event: Mapping[str, Any]) -> None:
     view.master, view.starting, view.following = None, False, False
     view.stopping, view.stop_level, view.diagnosed, view.failure, view.port_race = None, 0, False, None, False
     for rank, node in view.nodes.items():
-        view.nodes[rank] = NodeView(rank, node.host, node.address, node.nproc)
+        begins = int(event.get("log_begins", {}).get(str(rank), 0))
+        view.nodes[rank] = NodeView(rank, node.host, node.address, node.nproc, log_begins=begins)
 
 
 def _collecting(view: View, event: Mapping[str, Any]) -> None:

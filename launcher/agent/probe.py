@@ -94,7 +94,7 @@ def connect(session, request):
     results = {}
 
     def attempt(address):
-        results[address] = _read_nonce(address, request["port"], request["nonce"].encode(), request["timeout"])
+        results[address] = _read_nonce(address, request["port"], request["nonce"].encode(), request["patience"])
 
     threads = [threading.Thread(target=attempt, args=(address,), daemon=True) for address in request["candidates"]]
     for thread in threads:
@@ -116,8 +116,9 @@ def _read_nonce(address, port, nonce, timeout):
             local = sock.getsockname()[0]
     except socket.timeout:
         return {"error": "timed out after %g s (a firewall drops it?)" % timeout}
-    except OSError as error:
-        return {"error": (error.strerror or str(error)).lower()}
+    except (OSError, ValueError) as error:
+        # ValueError: a name that is none (an empty label, a NUL).
+        return {"error": (getattr(error, "strerror", None) or str(error)).lower()}
     if received != nonce:
         return {"error": "something else answers there"}
     local = local[7:] if local.startswith("::ffff:") else local

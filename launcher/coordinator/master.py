@@ -32,7 +32,7 @@ def choose(plan: Plan, fleet: Fleet, facts: Mapping[int, Mapping[str, Any]], use
     if not others:
         return {"address": asked or "127.0.0.1", "port": port, "interfaces": {}, "origin": origin}
     candidates = [asked] if asked else _candidates(plan, facts)
-    request = {"candidates": candidates, "port": port, "nonce": nonce, "timeout": _CONNECT_SECONDS}
+    request = {"candidates": candidates, "port": port, "nonce": nonce, "patience": _CONNECT_SECONDS}
     told = fleet.ask_all("probe_connect", "not every node answers", dict.fromkeys(others, request))
     results = {rank: told[rank]["results"] for rank in others}
     address = next((c for c in candidates if all("interface" in results[rank][c] for rank in others)), None)

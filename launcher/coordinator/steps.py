@@ -49,9 +49,7 @@ class Steps:
             Step.KILL: lambda: self._stop(why, 0, 2),
             Step.GIVE_UP: lambda: self._give_up(int(why)),
             Step.DIAGNOSE: self._diagnose,
-            Step.RETRY: lambda: [
-                {"type": "attempt", "attempt": self._view().attempt + 1, "why": "lost the race for MASTER_PORT"}
-            ],
+            Step.RETRY: self._retry,
             Step.COLLECT: self._collect,
         }
         return actions[step]
@@ -78,7 +76,7 @@ class Steps:
 
     def clean_up(self, success: bool) -> list[Event]:
         """Remove what a success leaves on the nodes, and let the agents go."""
-        fleet, self._fleet = self._fleet, None
+        fleet, self._fleet = self._fleet or self._call_again(), None
         if fleet is None:
             return []
         view, events = self._view(), []
@@ -90,6 +88,18 @@ class Steps:
                 events.append({"type": "note", "message": f"{error}; `launcher gc` removes them later"})
         fleet.close()
         return events
+
+    def _call_again(self) -> Fleet | None:
+        """Where a cancel cut a step short, the nodes still have what it brought; whoever cancels twice does not wait for that."""
+        view = self._view()
+        if not self._facts or view.starting or view.cancel > 1:
+            return None
+        fleet = Fleet(self._plan, self._folder, self._tell)
+        try:
+            fleet.each(lambda link: link.connect(python=link.host.python, venv=link.host.venv), "not every node answers again")
+        except LauncherError as error:
+            self._note(f"{error}; `launcher gc` removes what was brought there")
+        return fleet
 
     def _leaders(self, fleet: Fleet) -> list[int]:
         """One node of each file system, of those that can be asked just now."""
@@ -256,6 +266,13 @@ class Steps:
         node = self._view().nodes[rank]
         for_ = time.time() - (node.lost_since or time.time())
         return [{"type": "gone", "node": rank, "message": f"out of reach for {for_:.0f} s; what ran there may still run"}]
+
+    def _retry(self) -> list[Event]:
+        """Attempts share their node's log files; where the next one's lines begin is noted."""
+        logs = {node.rank: self._folder.node_logs(node.rank) / "stderr.log" for node in self._plan.nodes}
+        begins = {str(rank): path.stat().st_size for rank, path in logs.items() if path.exists()}
+        attempt = self._view().attempt + 1
+        return [{"type": "attempt", "attempt": attempt, "why": "lost the race for MASTER_PORT", "log_begins": begins}]
 
     def _diagnose(self) -> list[Event]:
         found = diagnose(self._view(), self._plan, self._folder)

@@ -241,7 +241,7 @@ def test_a_session_ends_in_the_midst_of_its_work_when_its_stdin_closes(node: Nod
     """Tools of a running request end with it."""
     link, _ = node.connect()
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        link.post("probe_connect", candidates=["127.0.0.1"], port=silent.getsockname()[1], nonce="x", timeout=600)
+        link.post("probe_connect", candidates=["127.0.0.1"], port=silent.getsockname()[1], nonce="x", patience=600)
         peer, _ = silent.accept()
         link.close(polite=False)
         assert peer.recv(1) == b""

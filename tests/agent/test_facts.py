@@ -18,7 +18,7 @@ from tests.agent.far import Node
 
 def connect(link: Link, port: int, nonce: str, timeout: float) -> dict[str, Any]:
     """What a node says of a connection to 127.0.0.1."""
-    request = {"candidates": ["127.0.0.1"], "port": port, "nonce": nonce, "timeout": timeout}
+    request = {"candidates": ["127.0.0.1"], "port": port, "nonce": nonce, "patience": timeout}
     return dict(link.wait(link.post("probe_connect", **request))["results"])
 
 

@@ -241,3 +241,30 @@ def test_a_failed_collection_can_be_resumed(tmp_path: Path) -> None:
         assert desk.run("resume", "latest", check=2).stderr.startswith("error:")
     finally:
         subprocess.run(["umount", "-l", str(tmp_path / "home")], check=True)
+
+
+TAKEN = Path("tests/torchrun/reports/2.13.0/port-taken/node-0.err").resolve()
+
+
+def race_lost_once(tmp_path: Path, then: str) -> tuple[str, ...]:
+    """A command whose node 0 finds the port taken in attempt 0, in torchrun's recorded words."""
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / "taken").write_bytes(TAKEN.read_bytes())
+    first = "case $PET_LOG_DIR in *attempt_0) [ $RANK = 0 ] || sleep 600; cat taken >&2; exit 1;; esac"
+    return ("--nodes", "2", "--source-dir", str(source), "--command", f"{first}; {then}")
+
+
+def test_a_lost_race_for_the_port_is_a_new_attempt(local: Desk, tmp_path: Path) -> None:
+    """With another port, and without costing a restart."""
+    local.submit(*race_lost_once(tmp_path, "echo $LAUNCHER_RESTART_COUNT $MASTER_PORT"))
+    told = local.json("status", "latest")
+    assert (told["status"], told["attempt"]) == ("Succeed", 1)
+    assert local.log(0) == f"0 {told['master_port']}\n".encode()
+
+
+def test_a_later_failure_is_not_taken_for_another_race(local: Desk, tmp_path: Path) -> None:
+    """What an earlier attempt wrote into the log says nothing about this one."""
+    local.submit(*race_lost_once(tmp_path, "exit 5"), check=5)
+    told = local.json("status", "latest")
+    assert (told["attempt"], told["exit_code"]) == (1, 5)

@@ -76,7 +76,8 @@ def test_a_full_disk_is_named_with_host_and_path(cluster: Cluster, inventory: Pa
 
 def test_a_second_card_nobody_reaches_is_not_chosen(cluster: Cluster, inventory: Path) -> None:
     """node1 has another address, first in its list, that leads nowhere; and 127.0.1.1 for its own name."""
-    for words in ("link add card1 type veth peer name card2", "addr add 10.99.0.1/24 dev card1", "link set card1 up", "link set card2 up"):
+    cluster.exec("node1", "ip", "link", "add", "card1", "type", "veth", "peer", "name", "card2")
+    for words in ("addr add 10.99.0.1/24 dev card1", "link set card1 up", "link set card2 up"):
         cluster.exec("node1", "ip", *words.split())
     cluster.exec("node1", "sh", "-c", "echo 127.0.1.1 $(hostname) >> /etc/hosts")
     try:
@@ -190,5 +191,5 @@ def test_where_a_user_manager_lingers_the_agent_goes_below_it(remote: Desk, clus
         assert remote.log(0) == b"in scope\n"
         assert cluster.exec("node1", "cat", "/tmp/scope").stdout.startswith("--user --scope ")
     finally:
-        made = "/usr/local/bin/systemd-run /run/systemd/seats /run/user/1000 /var/lib/systemd/linger /etc/systemd/logind.conf /tmp/scope"
-        cluster.exec("node1", "rm", "-rf", *made.split())
+        made = ["/usr/local/bin/systemd-run", "/etc/systemd/logind.conf", "/tmp/scope", "/run/user/1000"]
+        cluster.exec("node1", "rm", "-rf", *made, "/run/systemd/seats", "/var/lib/systemd/linger")

@@ -1,6 +1,8 @@
 """Entry point: run the benchmarks and print one table.
 
-    python -m benchmarks [--only NAME ...] [--runs N] [-o text|json]
+    [BENCH_QUIET=SECONDS] python -m benchmarks [--only NAME ...] [--runs N] [-o text|json]
+
+Before each measurement a quiet machine is waited for, at most BENCH_QUIET seconds; then it is made anyway.
 
 The containers must be up (`tests/cluster/cluster fleet 32`; `make bench` does that).  Exits 1 when a bound does not hold
 or a benchmark could not be made.

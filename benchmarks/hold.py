@@ -21,7 +21,7 @@ def coordinator32(place: Place, runs: int) -> list[Line]:
     """Memory (resident) and CPU time over 15 seconds, each the median of ``runs`` stretches."""
     hosts(_NODES)
     wait_until_quiet()
-    place.submit(_NODES, "--grace", "1s", "--command", _COMMAND, "--detach")
+    place.detach(_NODES, "--grace", "1s", "--command", _COMMAND)
     folder = place.newest()
     try:
         pid = json.loads((folder / "coordinator.json").read_text())["pid"]
@@ -29,8 +29,8 @@ def coordinator32(place: Place, runs: int) -> list[Line]:
         resident = _memory(pid)
         lines = sum(len((folder / "logs" / f"node-{rank}" / "stdout.log").read_bytes().splitlines()) for rank in range(_NODES))
     finally:
+        # This waits for the coordinator's end, too: it is ours to reap.
         place.launcher("cancel", folder.name)
-        _wait_for_end(place, folder)
     if lines < _NODES * _SECONDS * len(stretches) * 0.8:
         raise BenchFailed(f"only {lines} lines came")
     percent = statistics.median(stretches) / _SECONDS * 100
@@ -56,10 +56,3 @@ def _memory(pid: int) -> float:
     """MiB at the peak (VmHWM)."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
     return int(fields["VmHWM"].split()[0]) / 1024
-
-
-def _wait_for_end(place: Place, folder: Path) -> None:
-    try:
-        place.launcher("wait", folder.name)
-    except BenchFailed:
-        return  # a cancelled job exits 130

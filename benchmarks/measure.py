@@ -19,9 +19,8 @@ from typing import IO
 _PR_SET_CHILD_SUBREAPER = 36
 _QUIET_IDLE = 0.85
 """part of the machine's CPU time that is idle when nothing else is going on"""
+
 _QUIET_SAMPLE = 0.4
-QUIET_SECONDS = 20.0
-"""how long a quiet machine is waited for before a measurement is made anyway"""
 
 
 class BenchFailed(Exception):
@@ -108,9 +107,9 @@ def median_cpu(samples: Sequence[Sample]) -> float:
     return statistics.median(sample.cpu for sample in samples)
 
 
-def wait_until_quiet(seconds: float = QUIET_SECONDS) -> bool:
-    """Let what else runs on this machine come to an end; False when it does not within ``seconds``."""
-    deadline = time.monotonic() + seconds
+def wait_until_quiet() -> bool:
+    """Let what else runs on this machine come to an end; False when it does not within $BENCH_QUIET seconds (20)."""
+    deadline = time.monotonic() + float(os.environ.get("BENCH_QUIET", "20"))
     while time.monotonic() < deadline:
         if _idle_part(_QUIET_SAMPLE) >= _QUIET_IDLE:
             return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,16 @@ class Place:
     def submit(self, nodes: int, *words: str, cluster: str = "fleet.yaml", stdout: IO[bytes] | None = None) -> Sample:
         """Measure `launcher submit` on the first ``nodes`` hosts of the fleet."""
         return self.launcher("submit", "--cluster", str(STATE / cluster), "--nodes", str(nodes), *words, stdout=stdout)
+
+    def detach(self, nodes: int, *words: str) -> None:
+        """Submit a job that goes on; unmeasured, for a measurement lasts until all that it started has ended."""
+        command = [sys.executable, "-m", "launcher", "submit", "--detach", "--cluster", str(STATE / "fleet.yaml")]
+        environment = {**os.environ, **self.environment()}
+        done = subprocess.run(
+            [*command, "--nodes", str(nodes), *words], env=environment, cwd=self.scratch, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise BenchFailed(done.stderr)
 
     def newest(self) -> Path:
         """The folder of the job that was submitted last."""

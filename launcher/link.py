@@ -293,6 +293,8 @@ class Link:
                 return error
             except (wire.ProtocolError, ValueError) as error:
                 return LinkLost(f"the node sent something odd: {error}", where=self.host.name)
+            except OSError as error:
+                return LinkLost(f"its logs cannot be written on this machine: {error.strerror}", where=self.host.name)
 
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == wire.DATA:

@@ -44,9 +44,12 @@ class Replica:
             raise ValueError(f"{name} goes on at byte {offset}, but ends at {have}")
         fresh = chunk[have - offset :]
         view = memoryview(fresh)
-        while view:
-            view = view[os.write(fd, view) :]
-        self._sizes[name] = have + len(fresh)
+        try:
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            # On a full disk a part may have been written; the rest comes again, from there on.
+            self._sizes[name] = have + len(fresh) - len(view)
         return self._events(fresh) if name == "events.jsonl" else []
 
     def _open(self, name: str) -> int:

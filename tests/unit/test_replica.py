@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -106,3 +108,24 @@ def test_any_cut_with_any_resend_gives_the_identical_file(content: bytes, pieces
             assert (Path(folder) / "stdout.log").read_bytes() == content[:have]
         replica.close()
         assert have == len(content)
+
+
+def test_a_full_disk_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before the disk was full is not written again when the node sends it again."""
+    replica = Replica(tmp_path)
+    real, room = os.write, [3]
+
+    def write(fd: int, data: bytes) -> int:
+        if room[0] == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        count = real(fd, bytes(data)[: room[0]])
+        room[0] -= count
+        return count
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(OSError):
+        replica.write("stdout.log", 0, b"abcdef")
+    room[0] = 100
+    assert replica.offsets()["stdout.log"] == 3
+    replica.write("stdout.log", 0, b"abcdef")
+    assert (tmp_path / "stdout.log").read_bytes() == b"abcdef"

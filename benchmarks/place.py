@@ -48,11 +48,10 @@ class Place:
 
     def detach(self, nodes: int, *words: str) -> None:
         """Submit a job that goes on; unmeasured, for a measurement lasts until all that it started has ended."""
-        command = [sys.executable, "-m", "launcher", "submit", "--detach", "--cluster", str(STATE / "fleet.yaml")]
+        options = ["--cluster", str(STATE / "fleet.yaml"), "--nodes", str(nodes), *words]
+        command = [sys.executable, "-m", "launcher", "submit", "--detach", *options]
         environment = {**os.environ, **self.environment()}
-        done = subprocess.run(
-            [*command, "--nodes", str(nodes), *words], env=environment, cwd=self.scratch, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, env=environment, cwd=self.scratch, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BenchFailed(done.stderr)
 

@@ -151,7 +151,10 @@ class Feed:
         if rest and self._to_the_end and len(chunk) < _CHUNK:
             lines.append(rest)
             rest = b""
-        told = [piece for line in lines for piece in _pieces(last_drawn(line))]
+        told = lines
+        # Most logs have neither; they come by the hundred megabytes, and are not looked at line by line.
+        if b"\r" in log.rest or b"\r" in chunk or max(map(len, lines), default=0) > _LONGEST:
+            told = [piece for line in lines for piece in _pieces(last_drawn(line))]
         # A bar redraws its line without ending it; its newest complete state is worth a line now and then.  A \r at the very
         # end may be the first half of a line's end.
         drawn = rest.rfind(b"\r", 0, max(0, len(rest) - 1))

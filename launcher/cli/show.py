@@ -62,7 +62,7 @@ class Screen:
         """Log lines, each with its prefix; bytes go out as they came."""
         self._pause()
         prefix = self._prefix(lines)
-        self._logs.write(b"".join(prefix + line + b"\n" for line in lines.lines))
+        self._logs.write(prefix + (b"\n" + prefix).join(lines.lines) + b"\n")
         self._logs.flush()
 
     def _prefix(self, lines: Lines) -> bytes:

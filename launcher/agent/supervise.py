@@ -139,7 +139,7 @@ def _complaint(error, order):
 
 def _become_command(order, stdout, stderr):
     os.setsid()
-    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.umask(order.get("umask", 0o022))
@@ -165,6 +165,9 @@ class Supervisor:
         self.status = None
         self.deadline = None
         self.grace = None
+        self.helper = None
+        """a warden that is our child, since the first one was killed"""
+        self.survivors = []
 
     def run(self):
         procs.become_subreaper()
@@ -238,12 +241,11 @@ class Supervisor:
                 self.stop(LEFTOVER_GRACE if self.grace is None else self.grace, "leftover")
 
     def below(self):
-        helper = getattr(self, "helper", None)
-        return [pid for pid in procs.descendants(os.getpid()) if pid != helper]
+        return [pid for pid in procs.descendants(os.getpid()) if pid != self.helper]
 
     def look_after_warden(self):
         """A dead warden is replaced by a child of ours that knows the descendants by their marks."""
-        if procs.start_time(self.warden) is not None and (os.getppid() == self.warden or hasattr(self, "helper")):
+        if procs.start_time(self.warden) is not None and (os.getppid() == self.warden or self.helper is not None):
             return
         reader, writer = os.pipe()
         self.spool.append("warden lost", self.attempt, pid=self.warden)
@@ -293,14 +295,22 @@ class Supervisor:
 
     def finish(self):
         meaning = _meaning(self.status) if self.status is not None else {"exit_code": None, "signal": "SIGKILL"}
-        self.spool.append("outcome", self.attempt, kind="exited", survivors=getattr(self, "survivors", []), **meaning)
+        self.spool.append("outcome", self.attempt, kind="exited", survivors=self.survivors, **meaning)
         sys.stdout.flush()
         os._exit(0)
+
+
+def signal_name(number):
+    """`SIGTERM`; `SIG36` for a real-time signal, which has no name in Python."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "SIG%d" % number
 
 
 def _meaning(status):
     """Exit code as a shell gives it (128+n for signal n) and the signal's name."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return {"exit_code": 128 + number, "signal": signal.Signals(number).name}
+        return {"exit_code": 128 + number, "signal": signal_name(number)}
     return {"exit_code": os.WEXITSTATUS(status), "signal": None}

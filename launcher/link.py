@@ -33,7 +33,9 @@ OnData = Callable[[int, int, bytes], None]
 _AGENT = Path(wire.__file__).parent
 _NEAR_STREAMS = 0x8000
 _BOOT_SECONDS = 30.0
-"""how long a log-in shell may take until our marker appears"""
+"""how long a log-in shell may take until our marker appears, and our program from there to its first reply"""
+_FOR_OTHERS = b"\n" * 8
+"""lines that start-up files may read (`read -t 1 answer`) before our program gets its input"""
 
 
 @cache
@@ -53,7 +55,7 @@ def agent_archive() -> tuple[str, bytes]:
 @cache
 def _boot_line() -> bytes:
     text = (_AGENT / "boot.py").read_text()
-    return f"exec({text!r})\n".encode()
+    return _FOR_OTHERS + f"exec({text!r})\n".encode()
 
 
 @dataclass(frozen=True)
@@ -219,22 +221,23 @@ class Link:
             order = {"agent": digest, "size": len(content), "workdir": self.host.workdir}
             text = _boot_line() + marker.order(**order, first=request, job=self.address.job_id, rank=self.rank)
             rest = _await_marker(channel, text, marker, self.host)
-            rest = rest or channel.receive(wire.CHUNK, _BOOT_SECONDS)
+            deadline = time.monotonic() + _BOOT_SECONDS
+            rest = rest or _receive_early(channel, self.host, deadline)
             if rest[:1] == b"!":
                 raise _too_old(self.host, rest[1:].decode(errors="replace"))
             if rest[:1] == b"-":
                 channel.send(content)
-            return self._first_reply(channel, rest[1:])
+            return self._first_reply(channel, rest[1:], deadline)
         except BaseException:
             self._drop()
             raise
 
-    def _first_reply(self, channel: transports.Channel, received: bytes) -> dict[str, Any]:
+    def _first_reply(self, channel: transports.Channel, received: bytes, deadline: float) -> dict[str, Any]:
         decoder = wire.Decoder()
         try:
             frames = decoder.feed(received)
             while not any(kind == wire.MESSAGE for kind, _ in frames):
-                received = _receive_early(channel, self.host)
+                received = _receive_early(channel, self.host, deadline)
                 frames += decoder.feed(received)
             replies = [json.loads(payload) for kind, payload in frames if kind == wire.MESSAGE]
         except (wire.ProtocolError, ValueError) as error:
@@ -249,7 +252,7 @@ class Link:
         host = self.host
         python = f"{host.venv}/bin/python" if host.venv else host.python or "python3"
         # -I -S: nothing of the user's Python set-up can disturb the agent, and it starts faster.
-        return [python, "-ISuc", "import sys;exec(sys.stdin.buffer.readline())"]
+        return [python, "-ISuc", "import sys;exec(next(line for line in sys.stdin.buffer if len(line)>1))"]
 
     def _send(self, frame: bytes) -> None:
         channel = self._channel
@@ -397,17 +400,17 @@ def _await_marker(channel: transports.Channel, text: bytes, marker: _Marker, hos
     # A program that ended at once says on its output why, which is more than that it takes no input.
     with contextlib.suppress(LinkLost):
         channel.send(text)
-    seen = b""
+    seen, deadline = b"", time.monotonic() + _BOOT_SECONDS
     while marker.text not in seen:
-        seen += _receive_early(channel, host, seen)
+        seen += _receive_early(channel, host, deadline, seen)
         if len(seen) > 16 << 20:
             raise NodeUnusable("the log-in shell prints without end", where=host.name, lines=_last_lines(seen))
     return seen.partition(marker.text)[2]
 
 
-def _receive_early(channel: transports.Channel, host: Host, seen: bytes = b"") -> bytes:
+def _receive_early(channel: transports.Channel, host: Host, deadline: float, seen: bytes = b"") -> bytes:
     try:
-        received = channel.receive(wire.CHUNK, _BOOT_SECONDS)
+        received = channel.receive(wire.CHUNK, max(0.0, deadline - time.monotonic()))
     except TimeoutError:
         raise NodeUnusable(
             f"logged in, but no answer within {_BOOT_SECONDS:g} s",
@@ -429,7 +432,9 @@ def _did_not_start(host: Host, status: int | None, lines: list[str]) -> NodeErro
         return NodeUnusable(f"{python} was not found there", where=host.name, lines=lines, next_step=step)
     if lines and "[Errno" in lines[-1]:
         return NodeUnusable(f"the agent could not be put there: {lines[-1].partition(']')[2].strip()}", where=host.name)
-    return NodeUnusable(f"logged in, but our program did not start (exit status {status})", where=host.name, lines=lines)
+    step = "look at what the start-up files of the log-in shell do: they must neither end nor replace it, nor eat its input"
+    what = f"logged in, but our program did not start (exit status {status})"
+    return NodeUnusable(what, where=host.name, lines=lines, next_step=step)
 
 
 def _too_old(host: Host, version: str) -> NodeError:

@@ -73,10 +73,17 @@ def _candidates(plan: Plan, facts: Mapping[int, Mapping[str, Any]]) -> list[str]
         return [first.internal_address]
     own = [(name, text) for name, text in facts[0]["addresses"]]
     reached = [text for text in facts[0]["reached_at"] if text in {address for _, address in own}]
-    taken = {text for rank, told in facts.items() if rank != 0 for _, text in told["addresses"]}
+    apart = [told for told in facts.values() if not _one_machine(told, facts[0])]
+    taken = {text for told in apart for _, text in told["addresses"]}
     own = [(name, text) for name, text in own if text not in taken and _wanted(plan, name, text)]
     own.sort(key=lambda pair: (pair[1] not in reached, pair[0].startswith(_VIRTUAL), ":" in pair[1]))
-    return [text for _, text in own]
+    alone = [] if apart or plan.master.network or plan.master.interface else ["127.0.0.1"]
+    return [*(text for _, text in own), *alone]
+
+
+def _one_machine(told: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two hosts of the inventory are one machine: containers have its boot id, too, but addresses of their own."""
+    return bool(told["boot_id"] == other["boot_id"] and told["addresses"] == other["addresses"])
 
 
 def _wanted(plan: Plan, interface: str, address: str) -> bool:

@@ -160,7 +160,8 @@ def test_a_shell_that_echoes_its_input_cannot_fake_the_marker(node: Node) -> Non
 
 def test_a_python_that_is_too_old_says_its_version(node: Node) -> None:
     """And what to do."""
-    old = "import sys; sys.version_info = (3, 6, 9); sys.version = '3.6.9 (old)'; exec(next(line for line in sys.stdin.buffer if len(line)>1))"
+    old = "import sys; sys.version_info = (3, 6, 9); sys.version = '3.6.9 (old)'; "
+    old += "exec(next(line for line in sys.stdin.buffer if len(line)>1))"
     wrapped(node, f'exec "{sys.executable}" -ISuc "{old}"')
     error = complaint(node)
     assert "Python 3.6.9 there is older than 3.8" in str(error) and "`python:`" in error.next_step

@@ -119,12 +119,18 @@ class Fleet:
             for link in self.links.values():
                 link.beat()
 
-    def close(self, polite: bool = True) -> None:
-        """End all sessions; with ``polite`` return only when the agents are gone."""
+    def close(self, polite: bool = True, release: Mapping[int, Mapping[str, Any]] | None = None) -> None:
+        """End all sessions; with ``polite`` return only when the agents are gone.
+
+        ``release``: what is removed there before, {rank: arguments of `node_release`}; raises NodesFailed, when all have
+        ended, where that did not work.
+        """
         self._over.set()
-        self.each(lambda link: link.close(polite), "closing")
-        for replica in self.replicas.values():
-            replica.close()
+        try:
+            self.each(lambda link: link.close(polite, (release or {}).get(link.rank)), "not everything could be removed")
+        finally:
+            for replica in self.replicas.values():
+                replica.close()
 
 
 def _address(plan: Plan, node: Node) -> Address:

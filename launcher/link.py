@@ -199,17 +199,21 @@ class Link:
             except NodeError:
                 return
 
-    def close(self, polite: bool = True) -> None:
-        """End the session and the connection; with ``polite`` wait for the agent to be gone."""
-        if polite and self._channel is not None and not self._closing.is_set():
-            try:
+    def close(self, polite: bool = True, release: Mapping[str, Any] | None = None) -> None:
+        """End the session and the connection; with ``polite`` wait for the agent to be gone.
+
+        ``release`` are the arguments of a last `node_release`; when that is refused NodeUnusable is raised after the end.
+        """
+        try:
+            if polite and self._channel is not None and not self._closing.is_set():
                 self._closing.set()
-                self.ask("node_bye", timeout=5)
-            except NodeError:
-                pass
-        self._closing.set()
-        self._wanted.set()
-        self._drop()
+                self.ask("node_bye", timeout=None if release else 5, release=release)
+        except LinkLost:
+            pass
+        finally:
+            self._closing.set()
+            self._wanted.set()
+            self._drop()
 
     def _establish(self, first: Mapping[str, Any]) -> dict[str, Any]:
         self.transport = transports.connect(self.address.backend, self.host, self.address.options)
@@ -378,7 +382,7 @@ class _Marker:
         self.text = "".join(self._halves).encode()
 
     def order(self, **order: Any) -> bytes:
-        return json.dumps({"marker": self._halves, **order}).encode() + b"\n"
+        return ascii({"marker": self._halves, **order}).encode() + b"\n"
 
 
 class _Prefixed:

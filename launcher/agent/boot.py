@@ -1,6 +1,6 @@
 """The first lines that run on a node.  The near side sends this text as one line; `python3 -c` executes it.
 
-The next line on stdin is the order, a JSON object:
+The next line on stdin is the order, a Python literal (so that nothing needs to be imported to read it):
 
     marker    two halves; their concatenation goes out first, so that no echo of a shell can be taken for it
     words     for a second channel: become this program (nothing else is read or written by us)
@@ -14,10 +14,8 @@ import sys
 
 
 def boot():
-    import json
-
     reader, writer = sys.stdin.buffer, sys.stdout.buffer
-    order = json.loads(reader.readline().decode())
+    order = eval(reader.readline().decode())  # noqa: S307 - this very text came from the same sender
     writer.write("".join(order["marker"]).encode())
     if sys.version_info < (3, 8):
         writer.write(b"!" + sys.version.split()[0].encode())

@@ -3,11 +3,10 @@
 Runs on the nodes: standard library only, Python 3.8.
 """
 
+import _socket as socket  # the interpreter's own part: `socket` would bring enum and selectors
 import ctypes
 import os
 import pwd
-import re
-import socket
 import struct
 import sys
 import time
@@ -58,7 +57,7 @@ def gpu_ids():
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [one.strip() for one in visible.split(",") if one.strip() not in ("", "-1", "NoDevFiles")]
-    nvidia = [name for name in os.listdir("/dev") if re.match(r"nvidia\d+\Z", name)]
+    nvidia = [name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()]
     return [str(number) for number in range(len(nvidia) or _amd_gpus())]
 
 
@@ -70,7 +69,7 @@ def _amd_gpus():
     count = 0
     for path in [os.path.join(top, node, "properties") for node in os.listdir(top)]:
         with open(path) as file:
-            count += re.search(r"^simd_count [1-9]", file.read(), re.M) is not None
+            count += any(line.startswith("simd_count ") and line.split()[1] != "0" for line in file)
     return count
 
 
@@ -132,16 +131,9 @@ def logout_rules():
     """What logind does to a user's processes and IPC objects after the last log-out (logind.conf(5)); {} without logind."""
     if not os.path.isdir("/run/systemd/seats"):
         return {}
-    import configparser
-
     settings = {"killuserprocesses": "no", "removeipc": "yes", "killexcludeusers": "root", "killonlyusers": ""}
     for path in _configuration():
-        parser = configparser.ConfigParser(strict=False, interpolation=None)
-        try:
-            parser.read(path)
-            settings.update(parser["Login"] if parser.has_section("Login") else {})
-        except (configparser.Error, UnicodeDecodeError):
-            continue
+        settings.update(_login_section(path))
     return {
         "kill": _applies(settings) and not _linger_marked(),
         "remove_ipc": _yes(settings["removeipc"]) and os.getuid() >= 1000 and not _linger_marked(),
@@ -151,10 +143,28 @@ def logout_rules():
 def _configuration():
     folders = [os.path.join(top, "systemd") for top in ("/usr/lib", "/run", "/etc")]
     main = [os.path.join(folder, "logind.conf") for folder in folders]
-    import glob
-
-    parts = [part for folder in folders for part in glob.glob(os.path.join(folder, "logind.conf.d", "*.conf"))]
+    drops = [os.path.join(folder, "logind.conf.d") for folder in folders]
+    parts = [
+        os.path.join(drop, name) for drop in drops if os.path.isdir(drop) for name in os.listdir(drop) if name.endswith(".conf")
+    ]
     return [path for path in main + sorted(parts, key=os.path.basename) if os.path.exists(path)]
+
+
+def _login_section(path):
+    """{key in lower case: value} of a file's [Login]; configparser would take longer to load than all the rest of a hello."""
+    found, section = {}, ""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file]
+    except OSError:
+        return {}
+    for line in lines:
+        if line.startswith("["):
+            section = line
+        elif section == "[Login]" and "=" in line and line[0] not in "#;":
+            key, _, value = line.partition("=")
+            found[key.strip().lower()] = value.strip()
+    return found
 
 
 def _applies(settings):

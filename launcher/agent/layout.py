@@ -9,9 +9,10 @@ Runs on the nodes: standard library only, Python 3.8.
 """
 
 import os
-import re
 
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_JOINTS = str.maketrans("", "", "._-")
+"""what a plain name may have beside letters and digits, not at its beginning"""
+
 
 
 class Layout:
@@ -51,6 +52,7 @@ class Layout:
 
 
 def _checked(name):
-    if not _SAFE.match(name):
+    plain = name.isascii() and name[:1].isalnum() and name.translate(_JOINTS).isalnum()
+    if not plain:
         raise ValueError("not a plain name: %r" % name)
     return name

@@ -15,10 +15,10 @@ Runs on the nodes: standard library only, Python 3.8.
 
 import errno
 import fcntl
-import json
 import os
 import stat
 
+from launcher.agent import lean
 from launcher.agent.facts import which
 from launcher.agent.wire import raw
 
@@ -54,7 +54,7 @@ def diff(session, request):
     sync = _current(session)
     if sync.manifest is not None:
         sync.look()  # a way of sending that failed may have written some files
-    sync.manifest = check_manifest(json.loads(zlib.decompress(received).decode()))
+    sync.manifest = check_manifest(lean.loads(zlib.decompress(received).decode()))
     need = sync.compare()
     sync.check_room(need, session.layout.root)
     sync.clear()
@@ -198,7 +198,7 @@ class Sync:
     def _load(self, name):
         try:
             with open(os.path.join(self.mirror, name), encoding="ascii") as file:
-                loaded = json.load(file)
+                loaded = lean.loads(file.read())
         except (FileNotFoundError, ValueError):
             return None
         return loaded if isinstance(loaded, dict) and loaded.keys() >= {"digest", "files", "stamps", "dirs"} else None
@@ -306,7 +306,7 @@ class Sync:
         record = {"digest": self.manifest["digest"], "files": files, "stamps": stamps, "dirs": sorted(self._dirs)}
         unfinished = os.path.join(self.mirror, "manifest.tmp")
         with open(unfinished, "w", encoding="ascii") as file:
-            file.write(json.dumps(record, separators=(",", ":")))
+            file.write(lean.dumps(record))
         os.replace(unfinished, os.path.join(self.mirror, "manifest.json"))
 
     def at(self, path):

@@ -3,12 +3,10 @@
 Runs on the nodes: standard library only, Python 3.8.
 """
 
-import json
 import os
-import signal
 import sys
 
-from launcher.agent import facts, procs
+from launcher.agent import facts, lean, procs
 from launcher.agent.follow import Follower
 from launcher.agent.spool import Spool
 from launcher.agent.wire import text
@@ -121,7 +119,7 @@ def _move_into_scope(session, order, report):
     if os.fork() == 0:
         os.close(order_reader)
         with os.fdopen(order_writer, "w") as pipe:
-            json.dump(order, pipe)
+            pipe.write(lean.dumps(order))
         os._exit(0)
     os.close(order_writer)
     os.dup2(order_reader, 0)
@@ -135,7 +133,7 @@ def in_scope():
     """Entry point below systemd-run: the order comes on stdin, the report goes to stdout."""
     from launcher.agent import supervise
 
-    order, report = json.load(sys.stdin), os.dup(1)
+    order, report = lean.loads(sys.stdin.read()), os.dup(1)
     if os.fork():
         os._exit(0)
     supervise.launch(order, report)
@@ -233,9 +231,10 @@ def _unlink_tree(path):
 
 
 def bye(session, request):
-    """The last request: end this session once the reply is out."""
+    """The last request, with `release` as its last work: this session ends once the reply is out."""
     session.over = True
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if request.get("release") is not None:
+        release(session, request["release"])
     return {}
 
 

@@ -3,9 +3,8 @@
 Runs on the nodes: standard library only, Python 3.8.
 """
 
+import _socket  # for all nodes but one; the interpreter's own part, for `socket` would bring enum and selectors
 import os
-import socket
-import threading
 
 from launcher.agent import facts, procs
 
@@ -20,11 +19,15 @@ def listen(session, request):
     sock = _bind(request["port"]) if request.get("port") else _bind_free()
     sock.listen(256)
     _listening["sock"] = sock
+    import threading
+
     threading.Thread(target=_serve, args=(sock, request["nonce"].encode()), daemon=True).start()
     return {"port": sock.getsockname()[1]}
 
 
 def _bind(port):
+    import socket
+
     # One socket for IPv4 and IPv6, as torch's TCPStore has it; without SO_REUSEADDR a listener of anybody is in the way.
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -82,7 +85,7 @@ def unlisten(session, request):
     if sock is not None:
         try:
             # Wakes the accepting thread, which a mere close would not.
-            sock.shutdown(socket.SHUT_RDWR)
+            sock.shutdown(_socket.SHUT_RDWR)
         except OSError:
             pass
         sock.close()
@@ -96,6 +99,11 @@ def connect(session, request):
     def attempt(address):
         results[address] = _read_nonce(address, request["port"], request["nonce"].encode(), request["patience"])
 
+    if len(request["candidates"]) == 1:
+        attempt(request["candidates"][0])
+        return {"results": results}
+    import threading
+
     threads = [threading.Thread(target=attempt, args=(address,), daemon=True) for address in request["candidates"]]
     for thread in threads:
         thread.start()
@@ -106,7 +114,8 @@ def connect(session, request):
 
 def _read_nonce(address, port, nonce, timeout):
     try:
-        with socket.create_connection((address, port), timeout=timeout) as sock:
+        sock = _dial(address, port, timeout)
+        try:
             received = b""
             while len(received) < len(nonce):
                 chunk = sock.recv(len(nonce) - len(received))
@@ -114,7 +123,9 @@ def _read_nonce(address, port, nonce, timeout):
                     break
                 received += chunk
             local = sock.getsockname()[0]
-    except socket.timeout:
+        finally:
+            sock.close()
+    except _socket.timeout:
         return {"error": "timed out after %g s (a firewall drops it?)" % timeout}
     except (OSError, ValueError) as error:
         # ValueError: a name that is none (an empty label, a NUL).
@@ -125,6 +136,21 @@ def _read_nonce(address, port, nonce, timeout):
     return {"local": local, "interface": interface_of(local)}
 
 
+def _dial(address, port, timeout):
+    """A connection to the first of a name's addresses that takes one; the last one's error when none does."""
+    problem = OSError("the name has no address")
+    for family, kind, protocol, _, where in _socket.getaddrinfo(address, port, 0, _socket.SOCK_STREAM):
+        sock = _socket.socket(family, kind, protocol)
+        sock.settimeout(timeout)
+        try:
+            sock.connect(where)
+            return sock
+        except OSError as error:
+            sock.close()
+            problem = error
+    raise problem
+
+
 def interface_of(address):
     """Name of the interface that has this address, or None."""
     return next((name for name, text in facts.addresses() if text == address), "lo" if address.startswith("127.") else None)
@@ -133,7 +159,7 @@ def interface_of(address):
 def locate(session, request):
     """Which interface has the address, after names are resolved; `own` False when it is none of ours."""
     try:
-        texts = {info[4][0] for info in socket.getaddrinfo(request["address"], None)}
+        texts = {info[4][0] for info in _socket.getaddrinfo(request["address"], None)}
     except OSError as error:
         return {"own": False, "error": str(error)}
     for text in sorted(texts):

@@ -3,9 +3,9 @@
 Runs on the nodes: standard library only, Python 3.8.  Facts from proc(5), prctl(2), pidfd_open(2).
 """
 
+import _signal as signal  # the interpreter's own part: `signal` would bring enum
 import ctypes
 import os
-import signal
 
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _PIDFD_OPEN = 434

@@ -5,16 +5,16 @@ What it starts for a job's command leaves it (see supervise); everything else en
 Runs on the nodes: standard library only, Python 3.8.
 """
 
+# The interpreter's own parts: `signal` and `threading` would bring enum and functools, half of an agent's start.
+import _signal as signal
+import _thread
 import errno
-import importlib
 import os
 import select
-import signal
 import sys
-import threading
 import time
 
-from launcher.agent import wire
+from launcher.agent import lean, wire
 from launcher.agent.layout import Layout
 
 OPERATIONS = {"node": "node", "probe": "probe", "mirror": "mirror", "working": "mirror", "outputs": "outputs"}
@@ -27,7 +27,7 @@ def main(order, reader):
     """Serve one connection.  ``reader`` is a buffered stdin, which may already hold more than the order."""
     session = Session(order, reader)
     session.guard_pipe()
-    threading.Thread(target=session.keep_alive, daemon=True).start()
+    _thread.start_new_thread(session.keep_alive, ())
     session.run()
 
 
@@ -45,10 +45,10 @@ class Session:
         self._first = order["first"]
         self._decoder = wire.Decoder()
         self._frames = self._decoder.feed(_read_ahead(reader))
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
         self._sent = self._heard = time.monotonic()
         self.over = False
-        self.starting = threading.Lock()
+        self.starting = _thread.allocate_lock()
         """held from the claim of an attempt until its command has left this session: to leave in between would kill it"""
 
     def guard_pipe(self):
@@ -125,7 +125,7 @@ class Session:
     def _answer(self, request):
         try:
             name = request["op"]
-            module = importlib.import_module("launcher.agent." + OPERATIONS[name.partition("_")[0]])
+            module = __import__("launcher.agent." + OPERATIONS[name.partition("_")[0]], fromlist=["OPS"])
             reply = {"ok": module.OPS[name](self, request)}
         except OSError as error:
             reply = {"error": _os_error(error)}
@@ -137,9 +137,7 @@ class Session:
         while True:
             kind, payload = self._next_frame()
             if kind == wire.MESSAGE:
-                import json
-
-                return json.loads(payload.decode())
+                return lean.loads(payload.decode())
 
     def _next_frame(self):
         while not self._frames:

@@ -10,14 +10,10 @@
 Runs on the nodes: standard library only, Python 3.8.
 """
 
-import json
 import os
-import re
 import time
 
-from launcher.agent import procs
-
-_RANK_LOG = re.compile(r"attempt_(\d+)/([^/]+)/attempt_(\d+)/(\d+)/(stdout|stderr)\.log\Z")
+from launcher.agent import lean, procs
 
 
 class Spool:
@@ -36,7 +32,7 @@ class Spool:
         """Add an event; one write call, so that a reader sees it whole or not at all."""
         event = dict({"type": event_type, "attempt": attempt, "time": time.time()}, **details)
         with open(self.events_path, "ab") as file:
-            file.write(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+            file.write(lean.dumps(event).encode() + b"\n")
         return event
 
     def outcome(self, attempt):
@@ -54,7 +50,7 @@ class Spool:
             return
         for line in lines:
             try:
-                yield json.loads(line.decode("utf-8", "replace"))
+                yield lean.loads(line.decode("utf-8", "replace"))
             except ValueError:
                 continue
 
@@ -108,14 +104,17 @@ class Spool:
         return {name: path for name, path in found.items() if os.path.exists(path)}
 
     def _rank_name(self, relative):
-        match = _RANK_LOG.match(relative)
-        if not match:
+        parts = relative.split(os.sep)
+        if len(parts) != 5 or parts[4] not in ("stdout.log", "stderr.log"):
             return None
-        attempt, run, restart, local_rank, which = match.groups()
+        attempt, run, restart, local_rank = parts[0][8:], parts[1], parts[2][8:], parts[3]
+        attempts = parts[0].startswith("attempt_") and parts[2].startswith("attempt_")
+        if not attempts or not (attempt + restart + local_rank).isdigit():
+            return None
         # A command may start torchrun more than once; the first run has the plain name.
         number = self._runs("attempt_" + attempt).index(run)
         prefix = "" if number == 0 else "run_%d_" % number
-        return "ranks/attempt_%s/%srestart_%s/%s/%s.log" % (attempt, prefix, restart, local_rank, which)
+        return "ranks/attempt_%s/%srestart_%s/%s/%s" % (attempt, prefix, restart, local_rank, parts[4])
 
     def _runs(self, attempt):
         top = os.path.join(self.ranks, attempt)
@@ -128,13 +127,13 @@ class Spool:
         path = self._file(pattern, attempt)
         part = "%s.%d" % (path, os.getpid())
         with open(part, "w") as file:
-            json.dump(value, file)
+            file.write(lean.dumps(value))
         os.replace(part, path)
 
     def _load(self, pattern, attempt):
         try:
             with open(self._file(pattern, attempt)) as file:
-                return json.load(file)
+                return lean.loads(file.read())
         except (FileNotFoundError, ValueError):
             return None
 

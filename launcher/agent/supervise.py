@@ -8,9 +8,9 @@ Both are subreapers, so whatever the command forks, daemonises or disowns stays 
 what is ours.  Runs on the nodes: standard library only, Python 3.8.
 """
 
+import _signal as signal  # the interpreter's own part: `signal` would bring enum
 import os
 import select
-import signal
 import sys
 import time
 
@@ -302,8 +302,10 @@ class Supervisor:
 
 def signal_name(number):
     """`SIGTERM`; `SIG36` for a real-time signal, which has no name in Python."""
+    from signal import Signals
+
     try:
-        return signal.Signals(number).name
+        return Signals(number).name
     except ValueError:
         return "SIG%d" % number
 

@@ -12,8 +12,9 @@ A frame is a 4-byte big-endian payload length, one byte of kind, and the payload
 
 from __future__ import annotations
 
-import json
 import struct
+
+from launcher.agent import lean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class ProtocolError(Exception):
 
 def message(value: Any) -> bytes:
     """The frame that carries a JSON object."""
-    payload = json.dumps(value, separators=(",", ":")).encode()
+    payload = lean.dumps(value).encode()
     return _HEADER.pack(len(payload), MESSAGE) + payload
 
 

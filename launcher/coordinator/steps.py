@@ -79,15 +79,14 @@ class Steps:
         fleet, self._fleet = self._fleet or self._call_again(), None
         if fleet is None:
             return []
-        view, events = self._view(), []
-        if (success and not self._plan.spec.keep) or not view.starting:
-            try:
-                kept = {rank: {"keep": view.left.get(rank, [])} for rank in self._leaders(fleet)}
-                fleet.ask_all("node_release", "the working copies could not be removed everywhere", kept)
-            except (LauncherError, OSError) as error:
-                events.append({"type": "note", "message": f"{error}; `launcher gc` removes them later"})
-        fleet.close()
-        return events
+        view = self._view()
+        finished = (success and not self._plan.spec.keep) or not view.starting
+        kept = {rank: {"keep": view.left.get(rank, [])} for rank in self._leaders(fleet)} if finished else {}
+        try:
+            fleet.close(release=kept)
+        except LauncherError as error:
+            return [{"type": "note", "message": f"{error}; `launcher gc` removes it later"}]
+        return []
 
     def _call_again(self) -> Fleet | None:
         """Where a cancel cut a step short, the nodes still have what it brought; whoever cancels twice does not wait for that."""
@@ -160,7 +159,9 @@ class Steps:
         if not ipc:
             return []
         text = "when the last log-in of this user ends, logind removes shared memory there (RemoveIPC), which data loaders use"
-        return [{"type": "note", "message": f"{', '.join(ipc)}: {text}; `loginctl enable-linger` there prevents it"}]
+        return [
+            {"type": "note", "message": f"{', '.join(dict.fromkeys(ipc))}: {text}; `loginctl enable-linger` there prevents it"}
+        ]
 
     def _groups(self) -> list[list[int]]:
         """Nodes that see each other's nonce share a file system: what lies there is brought and fetched once."""

@@ -181,8 +181,12 @@ def _reached(event: Mapping[str, Any], view: View) -> str | None:
 
 def _synced(event: Mapping[str, Any], view: View) -> str:
     files = sum(entry["files"] for entry in event["nodes"])
-    size = sum(entry["bytes"] for entry in event["nodes"]) / 2**20
-    return f"code is in place: {files} files, {size:.1f} MiB sent" if files else "code is in place: nothing had to be sent"
+    if not files:
+        return "code is in place: nothing had to be sent"
+    from launcher.code import size_text
+
+    size = size_text(sum(entry["bytes"] for entry in event["nodes"]))
+    return f"code is in place: {files} file{'s' * (files > 1)}, {size} sent"
 
 
 def _master(event: Mapping[str, Any], view: View) -> str:
@@ -252,8 +256,8 @@ def ending(folder: Folder, view: View) -> str:
         lines.append(f"  hint: {failure['hint']}")
     if failure.get("log"):
         lines.append(f"  log: {failure['log']}")
-    if view.end["reason_code"] == "CollectFailed":
-        lines.append(f"  next: launcher resume {folder.job_id} collects again, without training")
+    if view.collect_error is not None:
+        lines.append(f"  next: launcher resume {folder.job_id} collects the outputs, without training again")
     elif "  next: " not in lines[0]:
         lines.append(f"  next: launcher logs {folder.job_id}; everything is in {folder.root}")
     return "\n".join(lines)

@@ -277,7 +277,8 @@ def read_env_file(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the env file cannot be read: {error}", where=str(path)) from error
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8: {error}"
+        raise UsageError(f"the env file cannot be read: {reason}", where=str(path), next_step="check --env-file") from error
     values: dict[str, str] = {}
     problems: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -324,6 +325,8 @@ def _spec(settings: _Settings, command: Command, user: Mapping[str, str], nodes:
         keep=bool(settings.get("keep", False)),
         max_code_bytes=settings.get("max_code_size", JobSpec.max_code_bytes),
     )
+    if spec.source_dir is not None and not Path(spec.source_dir).is_dir():
+        raise UsageError("there is no such source folder", where=spec.source_dir, next_step="check --source-dir")
     _check_script(command, spec.source_dir)
     return spec
 

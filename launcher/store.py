@@ -159,13 +159,16 @@ class Store:
             entries = [entry for entry in os.scandir(self.jobs) if entry.is_dir() and not entry.name.startswith(".")]
         except FileNotFoundError:
             return
+        except OSError as error:
+            step = "name another place by LAUNCHER_HOME"
+            raise UsageError(f"the jobs cannot be read: {error.strerror}", where=str(self.jobs), next_step=step) from error
         for entry in sorted(entries, key=lambda entry: (_birth(entry.name), entry.name)):
             yield Folder(Path(entry.path))
 
     def find(self, name: str) -> Folder:
         """The job of that id, of that unique prefix, or the `latest`; JobNotFound names the candidates."""
         exact = self.jobs / name
-        if name and "/" not in name and name not in (".", "..", LATEST) and exact.is_dir():
+        if name and "/" not in name and name not in (".", "..", LATEST) and os.path.isdir(exact):
             return Folder(exact)
         folders = list(self.folders())
         if name == LATEST:

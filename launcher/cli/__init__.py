@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -68,6 +69,7 @@ def cli() -> None:
 def main() -> Any:
     """Run the command line and exit: 0, the job's own exit code, 2, 69, 70 or 130 (see `launcher.errors`)."""
     typed = sys.argv[1:]
+    _fill_closed_streams()
     try:
         # click hands arguments on without the `--` between them; `submit` needs to know where it stood.
         code = cli.main(args=typed, standalone_mode=False, prog_name="launcher", obj=typed)
@@ -90,3 +92,15 @@ def main() -> Any:
 
         traceback.print_exc()
         sys.exit(70)
+
+
+def _fill_closed_streams() -> None:
+    """Where the shell closed stdin, stdout or stderr (`>&-`), /dev/null takes its place, and no file of ours does."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))

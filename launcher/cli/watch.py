@@ -136,7 +136,7 @@ class _Filter:
             known = [
                 f"ranks with output: {', '.join(map(str, ranks))}"
                 if ranks
-                else "no process has a rank: the command starts no torchrun"
+                else "no process has a rank so far: only those that torchrun starts have one"
             ]
             raise UsageError(
                 f"{job} has no output of rank {self._rank}", problems=known, next_step="--node N shows all of a node"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -260,6 +261,9 @@ WRONG: list[tuple[list[str], str]] = [
     (["submit", "--command", "x", "--", "true"], "two commands"),
     (["submit", "--cluster", "none.yaml", "--", "true"], "none.yaml"),
     (["submit", "--source-dir", "none", "--", "true"], "none"),
+    (["submit", "--source-dir", "none", "--", "train.py"], "no such source folder"),
+    (["submit", "--source-dir", "none", "--dry-run", "--", "true"], "no such source folder"),
+    (["submit", "--env-file", "none", "--", "true"], "none: the env file cannot be read: No such file or directory"),
     (["submit", "--backend", "slurm", "--", "true"], "slurm"),
     (["submit", "--spares", "1", "--", "true"], "--spares"),
     (["nodes", "--cluster", "none.yaml"], "none.yaml"),
@@ -279,6 +283,23 @@ def test_a_bad_pattern_is_wrong_arguments(home: Path) -> None:
     job(FINISHED)
     done = launcher("logs", "latest", "--grep", "(")
     assert done.returncode == 2 and "--grep '('" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["list"], ["status", "latest"], ["status", "some-job"], ["logs", "some-job"]])
+def test_jobs_that_cannot_be_read_are_told(home: Path, words: list[str]) -> None:
+    """Such as those of a LAUNCHER_HOME that is a file, or somebody else's."""
+    (home / "home").write_text("")
+    done = launcher(*words)
+    assert (done.returncode, done.stdout) == (2, "") and "LAUNCHER_HOME" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_as_good_as_dev_null(home: Path, closed: str) -> None:
+    """A cron job or a daemon has such; the job runs, and its files do not become stdout."""
+    said = shlex.join([sys.executable, "-m", "launcher", "submit", "--backend", "local", "--command", "echo hi"])
+    subprocess.run(["/bin/sh", "-c", f"{said} {closed}"], capture_output=True, timeout=60, check=True)
+    (folder,) = Store().folders()
+    assert (folder.node_logs(0) / "stdout.log").read_bytes() == b"hi\n"
 
 
 def test_a_fault_of_ours_exits_70(home: Path) -> None:

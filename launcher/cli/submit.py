@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import click
@@ -100,9 +101,14 @@ def _split(ctx: click.Context, words: tuple[str, ...]) -> tuple[str | None, tupl
     typed: list[str] = ctx.obj or []
     behind = len(typed) - typed.index("--") - 1 if "--" in typed else 0
     before, after = words[: len(words) - behind], words[len(words) - behind :]
-    if len(before) > 1 or (before and before[0].endswith(".py")):
-        raise click.UsageError(f"unexpected {' '.join(before)!r}: the script and its arguments go behind `--`", ctx)
+    if len(before) > 1 or (before and not _may_be_job_file(before[0])):
+        raise click.UsageError(f"unexpected {' '.join(before)!r}: a script or program and its arguments go behind `--`", ctx)
     return (before[0] if before else None), (after if "--" in typed else None)
+
+
+def _may_be_job_file(word: str) -> bool:
+    """A forgotten `--` is likelier than a job file that has no such name and is not there."""
+    return word.endswith((".yaml", ".yml")) or (not word.endswith(".py") and Path(word).exists())
 
 
 def _print_plan(drafted: planning.Draft, output: str) -> None:

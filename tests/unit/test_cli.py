@@ -250,6 +250,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["submit"], "there is no command to run"),
     (["submit", "--"], "nothing after `--`"),
     (["submit", "train.py"], "go behind `--`"),
+    (["submit", "hostname"], "go behind `--`"),
     (["submit", "none.yaml"], "none.yaml"),
     (["submit", "--nodes", "x", "--", "true"], "--nodes"),
     (["submit", "--nodes", "0", "--", "true"], "at least one node"),

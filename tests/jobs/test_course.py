@@ -94,12 +94,14 @@ def test_status_has_its_promised_keys(desk: Desk) -> None:
 
 
 def test_a_detached_job_says_its_id_and_nothing_else(desk: Desk) -> None:
-    """`submit -d` returns once the job runs; `wait` ends as the job does."""
-    job = desk.detach("--nodes", "2", "--command", "echo one; sleep 1; echo two")
+    """`submit -d` returns once the job runs; `wait` and `attach` end as the job does."""
+    job = desk.detach("--nodes", "2", "--command", "trap 'echo two; exit 0' TERM; echo one; while :; do sleep 0.1; done")
     assert job == desk.folder().name
     assert desk.json("status", job)["status"] == "Running"
-    desk.run("wait", job)
-    out = desk.run("attach", job).stdout
+    desk.run("wait", job, "--timeout", "0.1", check=75)
+    desk.run("cancel", job)
+    desk.run("wait", job, check=130)
+    out = desk.run("attach", job, check=130).stdout
     assert [out.splitlines().count(f"[{node}] {word}") for node in (0, 1) for word in ("one", "two")] == [1, 1, 1, 1]
 
 

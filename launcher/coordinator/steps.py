@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 from launcher import environ, torchrun
 from launcher.coordinator import master
 from launcher.diagnosis import diagnose
-from launcher.errors import CollectFailed, LauncherError, LinkLost, NodeError, NodeUnusable
+from launcher.errors import (
+    CollectFailed,
+    HostKeyChanged,
+    HostKeyUnknown,
+    LauncherError,
+    LinkLost,
+    NodeError,
+    NodesFailed,
+    NodeUnusable,
+)
 from launcher.fleet import Fleet
 from launcher.model import Plan, to_json
 from launcher.policy import Step, View
@@ -24,6 +34,8 @@ _PROGRESS_SECONDS = 0.5
 _COLLECT_TRIES = 4
 _SHOWN = 20
 """conflicts that an event names; the manifest has all"""
+_FOUND_UNNAMED = ("built-in", "LAUNCHER_CLUSTER", "./cluster.yaml")
+"""origins of an inventory that every command finds by itself"""
 _REASONS = {Step.REACH: "NodesUnreachable", Step.SYNC: "SyncFailed", Step.PROBE: "NoMasterAddress", Step.START: "StartFailed"}
 
 
@@ -59,7 +71,8 @@ class Steps:
         if step is Step.COLLECT:
             return {"type": "collect failed", "message": str(error)}
         reason = getattr(error, "reason_code", None) or _REASONS[step]
-        return {"type": "broken", "step": step.name, "reason_code": reason, "message": str(error), "exit_code": error.exit_code}
+        told = str(_naming_inventory(error, self._plan))
+        return {"type": "broken", "step": step.name, "reason_code": reason, "message": told, "exit_code": error.exit_code}
 
     def abandon(self) -> None:
         """Hang up on every node at once; what a running step still does fails."""
@@ -361,3 +374,17 @@ def _argv(plan: Plan, rank: int, python: str, address: tuple[str, int], nproc: i
             nproc=nproc,
         )
     return list(command.argv) if command.argv is not None else ["/bin/sh", "-c", command.shell or ""]
+
+
+def _naming_inventory(error: LauncherError, plan: Plan) -> LauncherError:
+    """The same error, its `launcher trust HOST` with the option without which HOST would mean nothing there."""
+    said = [name for name in ("cluster", "hostfile") if plan.origins.get(name, "built-in") not in _FOUND_UNNAMED]
+    if not said or plan.inventory is None:
+        return error
+    if isinstance(error, NodesFailed):
+        for one in error.errors:
+            _naming_inventory(one, plan)
+        return NodesFailed(error.what, error.errors)
+    if isinstance(error, (HostKeyUnknown, HostKeyChanged)):
+        error.next_step += f" --{said[0]} {shlex.quote(plan.inventory)}"
+    return error

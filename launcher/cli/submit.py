@@ -122,7 +122,9 @@ def _print_plan(drafted: planning.Draft, output: str) -> None:
         host = node.host
         endpoint = f"{host.user + '@' if host.user else ''}{host.address}{f':{host.port}' if host.port else ''}"
         click.echo(f"node {node.rank}   {host.name}" + (f" ({endpoint})" if endpoint != host.name else ""))
-    for key, value in to_json(plan.spec).items():
+    settled = to_json(plan.spec)
+    variables = {f"env.{name}": value for name, value in settled.pop("env").items()}
+    for key, value in {**settled, **variables}.items():
         if value not in (None, {}, []):
             shown = _words(plan.spec.command) if key == "command" else value
             click.echo(f"{key:<16} {shown}   [{plan.origins.get(key, 'built-in')}]")

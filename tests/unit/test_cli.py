@@ -225,6 +225,16 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing(home: Path) -> None:
     assert "hush" not in text and not (home / "home").exists()
 
 
+def test_a_dry_run_says_where_each_variable_comes_from(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flags and this shell are told apart."""
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    shown = launcher("submit", "--dry-run", "--env", "A=b", "--", "true").stdout.splitlines()
+    assert [line.split(maxsplit=2) for line in shown if line.startswith("env")] == [
+        ["env.NCCL_DEBUG", "INFO", "[this shell]"],
+        ["env.A", "b", "[--env]"],
+    ]
+
+
 def test_a_dry_run_can_show_words_that_are_no_text(home: Path) -> None:
     """Bytes are escaped in JSON, never a traceback."""
     done = subprocess.run(

@@ -202,7 +202,9 @@ def _agent(event: Mapping[str, Any], view: View) -> str | None:
 
         return f"{_name(event['node'], view)}: the command {ended(told['exit_code'], told.get('signal'))}"
     if told["type"] == "killing":
-        return f"{_name(event['node'], view)}: grace is over, killing {len(told['pids'])} processes"
+        why = "" if view.stop_level > 1 else "grace is over, "
+        count = len(told["pids"])
+        return f"{_name(event['node'], view)}: {why}killing {count} process{'es' * (count > 1)}"
     if told["type"] == "outcome" and told.get("survivors"):
         return f"{_name(event['node'], view)}: processes that cannot be ended: {told['survivors']}"
     return None

@@ -83,6 +83,10 @@ class Following:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
 
+    def begun(self) -> None:
+        """It was started: should its node forget that, it must not be started a second time."""
+        self.op, self.arguments = "node_follow", {}
+
     def request(self) -> dict[str, Any]:
         """What to send, to go on from the bytes that are here."""
         return {"attempt": self.attempt, "marks": dict(self.marks), "offsets": self.replica.offsets(), **self.arguments}
@@ -177,7 +181,9 @@ class Link:
         following.op, following.arguments = op, arguments
         self._following = following
         self._wanted.set()
-        return self.ask(op, **following.request())
+        reply = self.ask(op, **following.request())
+        following.begun()
+        return reply
 
     def resume(self, following: Following) -> None:
         """Connect in the background and go on with a spool that an earlier coordinator followed."""
@@ -326,9 +332,13 @@ class Link:
             following.tell({"type": "gone", "message": str(reply["error"].get("message", "refused"))})
         elif reply["ok"].get("claimed") is False:
             following.tell({"type": "gone", "message": "there is no trace of the command there"})
+        else:
+            following.begun()
 
     def _replicate(self, following: Following, stream: int, offset: int, chunk: bytes) -> None:
         for event in following.replica.write(following.names.get(stream, ""), offset, chunk):
+            if event.get("attempt") == following.attempt:
+                following.begun()
             following.tell({**event, "from": "agent"})
 
     def _note(self, note: Mapping[str, Any]) -> None:
@@ -343,6 +353,8 @@ class Link:
             following.replica.write(str(note["name"]), 0, b"")
         elif "drained" in note:
             following.tell({"type": "drained", "attempt": note["drained"]})
+        elif "gone" in note:
+            following.tell({"type": "gone", "message": str(note["gone"])})
 
     def _come_back(self, following: Following, pause: float = 0.25) -> bool:
         """Connect again and follow on; False when the link was closed meanwhile."""

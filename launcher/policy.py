@@ -214,8 +214,12 @@ def _agent(view: View, event: Mapping[str, Any]) -> None:
 
 
 def _drained(view: View, event: Mapping[str, Any]) -> None:
+    node = view.nodes[event["node"]]
     if event["attempt"] == view.attempt:
-        view.nodes[event["node"]].drained = True
+        node.drained = True
+        if node.outcome is None:
+            # Everything it has to tell is here.
+            node.lost_for_good, node.exited_at = "what its agent wrote there was removed or damaged", view.count
 
 
 def _lost(view: View, event: Mapping[str, Any]) -> None:

@@ -92,11 +92,15 @@ class Follower:
 
     def _notice_lost_agent(self, now):
         """Supervisor and warden both gone without a word (both were killed, or the node restarted): speak for them."""
-        if self._spool.agent_alive(self._attempt):
+        if self._drained or self._spool.agent_alive(self._attempt):
             self._alone_since = None
             return
         self._alone_since = self._alone_since or now
         if now - self._alone_since >= _LOST_SECONDS:
             kind = "rebooted" if self._spool.rebooted(self._attempt) else "agent lost"
             left = procs.end(lambda: procs.marked(self._marks), supervise.reap_all)
-            self._spool.append("outcome", self._attempt, kind=kind, exit_code=None, signal=None, survivors=left)
+            try:
+                self._spool.append("outcome", self._attempt, kind=kind, exit_code=None, signal=None, survivors=left)
+            except OSError as error:
+                self._drained = True
+                self._session.note(gone="%s, and its directory there cannot be written (%s)" % (kind, error.strerror))

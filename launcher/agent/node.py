@@ -104,13 +104,19 @@ def _leave_behind(session, order):
         from launcher.agent import supervise
 
         os.close(reader)
-        if facts.lingering():
-            _move_into_scope(session, order, writer)
-        supervise.launch(order, writer)
+        supervise.never_return(lambda: _become_warden(session, order, writer))
     os.close(writer)
     with os.fdopen(reader) as pipe:
         said = pipe.readline().strip()
     return said or "-the agent ended before it could start the command; see %s/agent.log" % order["spool"]
+
+
+def _become_warden(session, order, report):
+    from launcher.agent import supervise
+
+    if facts.lingering():
+        _move_into_scope(session, order, report)
+    supervise.launch(order, report)
 
 
 def _move_into_scope(session, order, report):

@@ -6,14 +6,19 @@
     agent-<n>.json            who supervises attempt n: pids and start times of supervisor and warden
     stop-<n>.json             a wish to stop attempt n: {"grace": seconds, "reason": text}; grace 0 is KILL
     agent.log                 what the agent itself had to say when it failed
+    reserve                   space for the last events and wishes, given back when the disk is full
 
 Runs on the nodes: standard library only, Python 3.8.
 """
 
+import errno
 import os
 import time
 
 from launcher.agent import lean, procs
+
+_RESERVED, _PIECE = 64 << 10, 8 << 10
+"""bytes kept for a full disk, and how much of them is given back at a time: a command that fills the disk takes some, too"""
 
 
 class Spool:
@@ -23,6 +28,7 @@ class Spool:
         self.path = path
         self.events_path = os.path.join(path, "events.jsonl")
         self.ranks = os.path.join(path, "ranks")
+        self.reserve = os.path.join(path, "reserve")
 
     def rank_logs(self, attempt):
         """Where torchrun is told to put the logs of its workers."""
@@ -31,8 +37,8 @@ class Spool:
     def append(self, event_type, attempt, **details):
         """Add an event; one write call, so that a reader sees it whole or not at all."""
         event = dict({"type": event_type, "attempt": attempt, "time": time.time()}, **details)
-        with open(self.events_path, "ab") as file:
-            file.write(lean.dumps(event).encode() + b"\n")
+        line = lean.dumps(event).encode() + b"\n"
+        self._even_on_a_full_disk(lambda: _add_line(self.events_path, line))
         return event
 
     def outcome(self, attempt):
@@ -61,6 +67,8 @@ class Spool:
             os.close(os.open(self._file("claim-%d", attempt), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             return False
+        with open(self.reserve, "wb") as file:
+            file.write(b"." * _RESERVED)
         return True
 
     def claimed(self, attempt):
@@ -126,9 +134,30 @@ class Spool:
     def _write(self, pattern, attempt, value):
         path = self._file(pattern, attempt)
         part = "%s.%d" % (path, os.getpid())
-        with open(part, "w") as file:
-            file.write(lean.dumps(value))
+
+        def write():
+            with open(part, "w") as file:
+                file.write(lean.dumps(value))
+
+        self._even_on_a_full_disk(write)
         os.replace(part, path)
+
+    def _even_on_a_full_disk(self, write):
+        """Call ``write``; while there is no space for it, give back some of what was reserved and call it again."""
+        while True:
+            try:
+                return write()
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._give_back():
+                    raise
+
+    def _give_back(self):
+        try:
+            left = os.stat(self.reserve).st_size
+            os.truncate(self.reserve, max(0, left - _PIECE))
+        except OSError:
+            return False
+        return left > 0
 
     def _load(self, pattern, attempt):
         try:
@@ -136,6 +165,20 @@ class Spool:
                 return lean.loads(file.read())
         except (FileNotFoundError, ValueError):
             return None
+
+
+def _add_line(path, line):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            # A full disk, or a death, cut the line before ours.
+            line = b"\n" + line
+        view = memoryview(line)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
 
 
 def _began(run):

@@ -38,9 +38,9 @@ def launch(order, report):
     procs.set_name("launcher-warden")
     child = os.fork()
     if child == 0:
-        _never_return(spool, lambda: Supervisor(order, spool, report).run())
+        never_return(lambda: Supervisor(order, spool, report).run())
     os.close(report)
-    _never_return(spool, lambda: _guard(order, spool, child))
+    never_return(lambda: _guard(order, spool, child))
 
 
 def _detach(spool, keep):
@@ -58,15 +58,18 @@ def _detach(spool, keep):
     os.umask(0o077)
 
 
-def _never_return(spool, work):
+def never_return(work):
+    """Do the work of a forked child, which must not run on into its parent's code, whatever happens."""
     try:
         work()
-    except BaseException:  # noqa: BLE001 - a forked child must never run on into its parent's code
+    except BaseException:  # noqa: BLE001 - the process ends here
         import traceback
 
-        with open(os.path.join(spool.path, "agent.log"), "a") as file:
-            traceback.print_exc(file=file)
-        os._exit(70)
+        # Our stderr is agent.log, once it could be opened; that it was removed since is no hindrance.
+        try:
+            traceback.print_exc()
+        finally:
+            os._exit(70)
     os._exit(0)
 
 
@@ -252,7 +255,7 @@ class Supervisor:
         pid = os.fork()
         if pid == 0:
             os.close(writer)
-            _never_return(self.spool, lambda: self.guard_by_pipe(reader))
+            never_return(lambda: self.guard_by_pipe(reader))
         os.close(reader)
         # Held open for as long as we live: its end is what the replacement waits for.
         self.lifeline = writer

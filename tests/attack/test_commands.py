@@ -1,0 +1,114 @@
+"""Commands that harm themselves: what they remove, fill or replace must neither hang the job nor leave anything of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.attack.nodes import Nodes
+from tests.jobs.desk import Desk, eventually, living
+
+
+def alive(name: str) -> list[int]:
+    """Processes of this machine whose first word is ``name``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(name.encode() + b"\0"):
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    "removed",
+    ["$(dirname $PWD)", "$(dirname $PWD)/rank-$RANK", "$(dirname $(dirname $(dirname $PWD)))"],
+    ids=["job", "rank", "all"],
+)
+def test_a_command_that_removes_what_we_know_of_it_is_lost(nodes: Nodes, removed: str) -> None:
+    """It is not started a second time, its job ends with a sentence, and no agent stays behind."""
+    done = nodes.desk.submit("--command", f"echo once; rm -rf {removed}; exit 3", check=69)
+    assert nodes.desk.json("status", "latest")["reason_code"] == "NodeLost"
+    assert done.stdout.count("once") == 2
+    nodes.nothing_left()
+    ours = (f"{server.home}/.launcher".encode() for server in nodes.servers)
+    assert not any(home in (entry / "cmdline").read_bytes() for home in ours for entry in Path("/proc").glob("[0-9]*"))
+
+
+def test_a_command_that_removes_its_events_halfway_is_lost(local: Desk) -> None:
+    """The end that is told into a new file is not taken for one that was heard."""
+    local.submit("--command", "sleep 0.5; rm $(dirname $PWD)/rank-0/spool/events.jsonl", check=69)
+
+
+def test_daemons_of_every_kind_end_with_the_command(nodes: Nodes) -> None:
+    """New sessions, no environment, another name, TERM ignored, stopped, fifty at once."""
+    escape = (
+        "import os, signal\n"
+        "for _ in range(3):\n"
+        "    if os.fork(): os._exit(0)\n"
+        "    os.setsid()\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "os.execve('/bin/sleep', ['odd8282', '8282'], {})\n"
+    )
+    (nodes.folder / "src").mkdir()
+    (nodes.folder / "src" / "escape.py").write_text(escape)
+    command = "for i in $(seq 50); do sleep 8282 & done; kill -STOP $!; python3 escape.py; exit 0"
+    nodes.desk.submit("--source-dir", str(nodes.folder / "src"), "--command", command)
+    assert alive("odd8282") == []
+    nodes.nothing_left()
+
+
+def test_bytes_of_every_kind_arrive_as_they_are(nodes: Nodes) -> None:
+    """A million lines, noise, and an end without a newline; and nothing where the command closed its outputs."""
+    command = "seq 1000000; head -c 1000000 /dev/urandom > noise; cat noise; printf end"
+    nodes.desk.submit("--command", f"{command}; sha256sum < noise > $PAI_OUTPUT_MODEL/$RANK; exec >&- 2>&-; echo never; exit 0")
+    lines = b"".join(b"%d\n" % number for number in range(1, 1000001))
+    for node in (0, 1):
+        log = nodes.desk.log(node)
+        noise = (nodes.desk.folder() / "output" / "model" / str(node)).read_text().split()[0]
+        assert log[: len(lines)] == lines and log[-3:] == b"end"
+        assert hashlib.sha256(log[len(lines) : -3]).hexdigest() == noise
+
+
+@pytest.mark.root
+def test_a_command_that_fills_the_disk_fails_with_its_own_words(tmp_path: Path) -> None:
+    """Its end can still be written down, and a cancel still reaches it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", str(disk)], check=True)
+    try:
+        inventory = tmp_path / "cluster.yaml"
+        inventory.write_text(f"backend: local\ndefaults: {{workdir: {disk}/work}}\n")
+        desk = Desk(tmp_path / "home", ("--cluster", str(inventory)))
+        desk.submit("--command", "echo begun; head -c 20000000 /dev/zero > big; exit 5", check=5)
+        assert desk.log(0) == b"begun\n"
+        desk.run("gc", "--yes")
+        job = desk.detach("--command", "head -c 20000000 /dev/zero > big; sleep 600")
+        eventually(lambda: os.statvfs(disk).f_bfree == 0, "the disk is full")
+        assert desk.json("cancel", job)["status"] == "Terminated"
+        assert living(job) == []
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_odd_things_in_the_output_are_brought_or_named(nodes: Nodes) -> None:
+    """Names of any bytes are brought; pipes, sockets and links that lead out are named; nothing hangs."""
+    (nodes.folder / "src").mkdir()
+    (nodes.folder / "src" / "odd.py").write_text(
+        "import os, socket\n"
+        "os.chdir(os.environ['PAI_OUTPUT_MODEL'])\n"
+        "for name in [b'a\\nb', b'\\xff\\xfe', b'..a', b'...', b'x' * 255, b'model.json', b' -rf', b'~']:\n"
+        "    open(name, 'w').close()\n"
+        "os.mkfifo('pipe'); socket.socket(socket.AF_UNIX).bind('socket')\n"
+        "os.symlink('/etc/passwd', 'out'); os.symlink('loop', 'loop')\n"
+    )
+    nodes.desk.submit("--nodes", "1", "--source-dir", str(nodes.folder / "src"), "--command", "python3 odd.py")
+    model = os.fsencode(nodes.desk.folder() / "output" / "model")
+    brought = {b"a\nb", b"\xff\xfe", b"..a", b"...", b"x" * 255, b"model.json", b" -rf", b"~", b"loop"}
+    assert set(os.listdir(model)) == brought
+    nodes.desk.run("model-data", "latest")

@@ -188,7 +188,8 @@ def release(session, request):
     session.follower = None
     job, output = session.layout.job(session.job), session.layout.output(session.job)
     keep = set(request.get("keep", []))
-    if not keep:
+    # What the command put in the place of our directories may lead anywhere: only the link itself is ours.
+    if not keep or os.path.islink(job) or os.path.islink(output):
         _remove(job)
         return {}
     for entry in os.listdir(job):

@@ -18,6 +18,9 @@ def list_outputs(session, request):
     Directories are named only when empty; paths are relative to output/, their first component is the channel.
     """
     root = session.layout.output(session.job)
+    if os.path.islink(root):
+        # The command put it there, and what it leads to is not ours; the near side names it as left here.
+        return {"root": root, "entries": [{"path": "", "link": os.readlink(root)}]}
     entries = list(_entries(os.fsencode(root), "")) if os.path.isdir(root) else []
     return {"root": root, "entries": sorted(entries, key=lambda entry: entry["path"])}
 

@@ -94,7 +94,7 @@ class Steps:
             return []
         view = self._view()
         finished = (success and not self._plan.spec.keep) or not view.starting
-        kept = {rank: {"keep": view.left.get(rank, [])} for rank in self._leaders(fleet)} if finished else {}
+        kept = {rank: {"keep": self._left_beside(rank)} for rank in self._leaders(fleet)} if finished else {}
         try:
             fleet.close(release=kept)
         except LauncherError as error:
@@ -112,6 +112,12 @@ class Steps:
         except LauncherError as error:
             self._note(f"{error}; `launcher gc` removes what was brought there")
         return fleet
+
+    def _left_beside(self, rank: int) -> list[str]:
+        """Channels of which something stayed on the node's file system, whichever of its nodes was asked for its listing."""
+        view = self._view()
+        group = next((group for group in view.groups if rank in group), [rank])
+        return sorted({channel for other in group for channel in view.left.get(other, [])})
 
     def _leaders(self, fleet: Fleet) -> list[int]:
         """One node of each file system, of those that can be asked just now."""
@@ -305,7 +311,8 @@ class Steps:
         for attempt in range(_COLLECT_TRIES):
             try:
                 manifest = collect(peers, [g for g in groups if g], self._folder.output, self._plan.spec.collect, self._note)
-                return [{"type": "collected", "model": str(self._folder.output / "model"), **_summary(manifest)}]
+                told = _summary(manifest, self._plan.job_id)
+                return [{"type": "collected", "model": str(self._folder.output / "model"), **told}]
             except LinkLost as error:
                 if attempt == _COLLECT_TRIES - 1:
                     raise CollectFailed(f"the outputs could not be fetched: {error.what}", where=error.where) from error
@@ -318,11 +325,12 @@ class Steps:
         self._tell({"type": "note", "message": text})
 
 
-def _summary(manifest: Manifest) -> Event:
+def _summary(manifest: Manifest, job_id: str) -> Event:
     """What of the manifest belongs into an event; model.json has the rest."""
     left: dict[str, set[str]] = {}
     for entry in manifest.left:
-        channel = entry.path.partition("/output/")[2].partition("/")[0]
+        # The workdir may have an output/ in its own path.
+        channel = entry.path.partition(f"/{job_id}/output/")[2].partition("/")[0]
         left.setdefault(str(entry.node), set()).add(channel)
     told = [
         f"{conflict.path}: node {conflict.node}'s was taken, others differ on {conflict.others}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -112,3 +113,26 @@ def test_odd_things_in_the_output_are_brought_or_named(nodes: Nodes) -> None:
     brought = {b"a\nb", b"\xff\xfe", b"..a", b"...", b"x" * 255, b"model.json", b" -rf", b"~", b"loop"}
     assert set(os.listdir(model)) == brought
     nodes.desk.run("model-data", "latest")
+
+
+def test_a_link_in_the_place_of_the_output_leads_us_nowhere(nodes: Nodes) -> None:
+    """What it leads to is neither brought nor removed; that is said."""
+    place = nodes.servers[0].home / "thesis"
+    (place / "checkpoints").mkdir(parents=True)
+    (place / "chapter").mkdir()
+    (place / "chapter" / "text").write_text("years")
+    (place / "checkpoints" / "last").write_text("x")
+    command = f"O=$(dirname $PAI_OUTPUT_MODEL); rm -rf $O; ln -s {place} $O"
+    nodes.desk.submit("--nodes", "1", "--command", command)
+    assert (place / "chapter" / "text").read_text() == "years" and (place / "checkpoints" / "last").exists()
+    (left,) = json.loads((nodes.desk.folder() / "output" / "model.json").read_text())["left"]
+    assert left["path"].endswith("/output/")
+    assert list((nodes.servers[0].home / ".launcher" / "node" / "jobs").iterdir()) == []
+
+
+def test_what_was_not_collected_stays_whatever_the_workdir_is_called(nodes: Nodes) -> None:
+    """Also below a directory that is called output."""
+    nodes.write(workdir="~/output/my work/ü")
+    nodes.desk.submit("--nodes", "1", "--command", "mkdir -p $PAI_OUTPUT_CHECKPOINTS; echo x > $PAI_OUTPUT_CHECKPOINTS/last")
+    (kept,) = nodes.servers[0].home.rglob("checkpoints/last")
+    assert kept.read_text() == "x\n"

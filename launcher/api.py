@@ -157,6 +157,8 @@ def coordinator_state(folder: Folder, seen: View | None = None) -> str:
         return "ended"
     record = read_json(folder.owner)
     if record is None:
+        if not folder.root.exists():
+            raise LauncherError("the job's folder was removed, and the job was stopped with it", where=str(folder.root))
         return "starting" if time.time() - folder.root.stat().st_mtime < 10 else "lost"
     if not owner.is_alive(record):
         return "lost"

@@ -133,7 +133,11 @@ class Feed:
         self._logs[path] = log
 
     def _new_lines(self, log: _Log) -> Iterator[Lines]:
-        if not log.rest and os.stat(log.path).st_size == log.offset:
+        try:
+            if not log.rest and os.stat(log.path).st_size == log.offset:
+                return
+        except FileNotFoundError:
+            # Somebody removed the job's folder; whoever looks after its coordinator notices, and says so.
             return
         with log.path.open("rb") as file:
             file.seek(log.offset)

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import io
 import itertools
-import json
 import os
 import queue
 import threading
@@ -28,12 +27,15 @@ from launcher.agent import wire
 from launcher.errors import HostKeyChanged, HostKeyRevoked, HostKeyUnknown, LinkLost, LoginRefused, NodeError, NodeUnusable
 from launcher.model import Host, SshOptions
 from launcher.replica import Replica
+from launcher.reply import message_of, settled
 
 OnData = Callable[[int, int, bytes], None]
 _AGENT = Path(wire.__file__).parent
 _NEAR_STREAMS = 0x8000
 _BOOT_SECONDS = 30.0
 """how long a log-in shell may take until our marker appears, and our program from there to its first reply"""
+_ODD_SESSIONS = 3
+"""so many sessions in a row that sent what an agent would not, and the node is taken for lost"""
 _FOR_OTHERS = b"\n" * 8
 """lines that start-up files may read (`read -t 1 answer`) before our program gets its input"""
 
@@ -162,7 +164,7 @@ class Link:
             del self._replies[number]
         if isinstance(reply, NodeError):
             raise reply
-        return _settled(reply, self.host)
+        return settled(reply, self.host)
 
     def open(self, words: Sequence[str]) -> transports.Channel:
         """Start a program there on a second channel; its stream is clean from the first byte.  Raises NodeErrors."""
@@ -249,12 +251,12 @@ class Link:
             while not any(kind == wire.MESSAGE for kind, _ in frames):
                 received = _receive_early(channel, self.host, deadline)
                 frames += decoder.feed(received)
-            replies = [json.loads(payload) for kind, payload in frames if kind == wire.MESSAGE]
+            replies = [message_of(payload) for kind, payload in frames if kind == wire.MESSAGE]
         except (wire.ProtocolError, ValueError) as error:
             raise NodeUnusable(
                 f"our program there answers rubbish: {error}", where=self.host.name, lines=_last_lines(received)
             ) from error
-        reply = _settled(replies[0], self.host)
+        reply = settled(replies[0], self.host)
         self._channel, self._decoder = channel, decoder
         return reply
 
@@ -277,12 +279,17 @@ class Link:
             self._read_for_ever()
 
     def _read_for_ever(self) -> None:
+        odd = 0
         while True:
             error = self._read_until_broken()
+            odd = odd + 1 if isinstance(error, NodeUnusable) else 0
             self._drop(error)
             self._wanted.wait()
             following = self._following
             if self._closing.is_set() or following is None:
+                return
+            if odd == _ODD_SESSIONS:
+                following.tell({"type": "gone", "message": error.what})
                 return
             following.tell({"type": "lost", "message": ": ".join([error.what, *error.lines[-1:]])})
             if not self._come_back(following):
@@ -304,8 +311,8 @@ class Link:
                 return LinkLost(f"silent for {wire.NEAR_PATIENCE:g} s", where=self.host.name)
             except LinkLost as error:
                 return error
-            except (wire.ProtocolError, ValueError) as error:
-                return LinkLost(f"the node sent something odd: {error}", where=self.host.name)
+            except (wire.ProtocolError, ValueError, TypeError, KeyError, AttributeError) as error:
+                return NodeUnusable(f"the node sent something odd: {error}", where=self.host.name)
             except OSError as error:
                 return LinkLost(f"its logs cannot be written on this machine: {error.strerror}", where=self.host.name)
 
@@ -318,7 +325,7 @@ class Link:
             elif self._following is not None:
                 self._replicate(self._following, stream, offset, chunk)
         elif kind == wire.MESSAGE:
-            value = json.loads(payload)
+            value = message_of(payload)
             if "note" in value:
                 self._note(value["note"])
             elif value.get("id") in self._replies:
@@ -460,11 +467,3 @@ def _too_old(host: Host, version: str) -> NodeError:
 
 def _last_lines(text: bytes) -> list[str]:
     return [line for line in text[-4096:].decode(errors="replace").splitlines() if line.strip()][-5:]
-
-
-def _settled(reply: Mapping[str, Any], host: Host) -> dict[str, Any]:
-    if "ok" in reply:
-        return dict(reply["ok"])
-    error = reply.get("error", {})
-    step = "free some space there, or name another `workdir:` in cluster.yaml" if error.get("kind") == "full" else ""
-    raise NodeUnusable(str(error.get("message", "refused")), where=host.name, next_step=step)

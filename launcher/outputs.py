@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launcher.code import size_text
-from launcher.errors import CollectFailed, LauncherError
+from launcher.errors import CollectFailed, LauncherError, NodeUnusable
 from launcher.model import to_json
 from launcher.sync import Peer
 
@@ -120,7 +120,7 @@ def collect(
     here or for files that did not arrive as they were.
     """
     asked = {min(group): peers[min(group)] for group in same_file_system}
-    listings = dict(zip(asked, _each(asked, lambda peer: peer.ask("outputs_list")), strict=True))
+    listings = dict(zip(asked, _each(asked, _listing), strict=True))
     choice = _choose(asked, listings, channels)
     conflicts = _conflicts(asked, listings, choice)
     incoming = target / INCOMING
@@ -134,6 +134,15 @@ def collect(
     _write(target / MANIFEST, manifest)
     shutil.rmtree(incoming)
     return manifest
+
+
+def _listing(peer: Peer) -> dict[str, Any]:
+    """What a node says that it has; NodeUnusable for entries that are none."""
+    listing = peer.ask("outputs_list")
+    entries = listing["entries"]
+    if not isinstance(entries, list) or not all(isinstance(one, dict) and isinstance(one.get("path"), str) for one in entries):
+        raise NodeUnusable("its list of outputs is none", where=peer.host.name)
+    return listing
 
 
 def verify(output: Path) -> list[str]:

@@ -143,8 +143,12 @@ def fold(events: Iterable[Mapping[str, Any]], view: View | None = None) -> View:
     for event in events:
         view.count += 1
         handler = _FOLDS.get(str(event.get("type")))
-        if handler is not None:
-            handler(view, event)
+        try:
+            if handler is not None:
+                handler(view, event)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            # A spoiled line of the file says nothing; the job, and the list of all jobs, must still be readable.
+            continue
     return view
 
 
@@ -289,8 +293,8 @@ def _resumed(view: View, event: Mapping[str, Any]) -> None:
 
 
 def _end(view: View, event: Mapping[str, Any]) -> None:
-    view.end = dict(event)
     view.ended_at = event["time"]
+    view.end = {**event, "status": Status(event["status"]).value, "exit_code": int(event["exit_code"])}
 
 
 _FOLDS = {

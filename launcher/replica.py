@@ -11,6 +11,18 @@ from typing import Any
 _NAME = re.compile(r"(events\.jsonl|std(out|err)\.log|ranks/attempt_\d+/(run_\d+_)?restart_\d+/\d+/std(out|err)\.log)\Z")
 
 
+_NUMBER, _WORD = (int, type(None)), (str, type(None))
+_PROMISED: dict[str, dict[str, Any]] = {
+    "started": {"pid": _NUMBER},
+    "workers": {"workers": list},
+    "exited": {"exit_code": _NUMBER, "signal": _WORD},
+    "outcome": {"kind": _WORD, "exit_code": _NUMBER, "signal": _WORD},
+    "killing": {"pids": list},
+}
+"""{type of an agent's event: {key: its type}}, as far as somebody here relies on it"""
+_OF_WORKERS: dict[str, Any] = dict.fromkeys(("local_rank", "rank", "restart_count"), _NUMBER)
+
+
 class Replica:
     """One node's logs below ``folder``.  Written by the reader thread of that node's link alone."""
 
@@ -79,12 +91,23 @@ class Replica:
 
 
 def _parse(lines: list[bytes]) -> list[dict[str, Any]]:
+    """The events in these lines; one that is not what its type promises is passed over, whoever wrote it there."""
     events = []
     for line in lines:
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(event, dict) and isinstance(event.get("type"), str):
+        if isinstance(event, dict) and isinstance(event.get("type"), str) and _is_sound(event):
             events.append(event)
     return events
+
+
+def _is_sound(event: dict[str, Any]) -> bool:
+    promised = {"attempt": _NUMBER, **_PROMISED.get(event["type"], {})}
+    workers = event.get("workers", []) if event["type"] == "workers" else [event]
+    return _has(event, promised) and all(isinstance(one, dict) and _has(one, _OF_WORKERS) for one in workers)
+
+
+def _has(value: dict[str, Any], promised: dict[str, Any]) -> bool:
+    return all(isinstance(value.get(key), kind) for key, kind in promised.items())

@@ -127,12 +127,13 @@ class Folder:
 
 
 def parse_event(line: bytes) -> dict[str, Any] | None:
-    """A line of events.jsonl; None when it is not whole, which happens where its writer died."""
+    """A line of events.jsonl; None when it is not whole (its writer died) or no event at all."""
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) else None
+    whole = isinstance(event, dict) and isinstance(event.get("type"), str) and isinstance(event.get("time"), (int, float))
+    return event if whole else None
 
 
 class Store:

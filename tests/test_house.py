@@ -22,7 +22,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 FLOORS: list[set[str]] = [
     {"errors", "agent"},
     {"status", "model", "code", "ignore", "rsync", "transports"},
-    {"cluster", "store", "sync", "environ", "policy", "torchrun", "replica", "owner"},
+    {"cluster", "store", "sync", "environ", "policy", "torchrun", "replica", "reply", "owner"},
     {"planning", "link", "fleet", "outputs", "diagnosis", "feed", "backends", "cleaning"},
     {"api", "coordinator"},
     {"cli", "__main__"},
@@ -36,7 +36,7 @@ NEIGHBOURS = {
     ("rsync", "transports"),
     ("transports", "model"),
 }
-ACTING = {"coordinator", "fleet", "link", "transports", "sync", "rsync", "outputs", "diagnosis", "replica", "cleaning"}
+ACTING = {"coordinator", "fleet", "link", "transports", "sync", "rsync", "outputs", "diagnosis", "replica", "reply", "cleaning"}
 """what acts on nodes: the asking half meets it in the job folder alone"""
 
 

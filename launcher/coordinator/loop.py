@@ -29,6 +29,8 @@ from launcher.store import Folder, read_json, write_json
 _DURABLE = {"starting", "attempt", "diagnosis", "collected", "end"}
 """events that must be on the disk before anything follows from them"""
 _SILENT = {"still lost"}
+_FOLDER_MISSED = 5
+"""looks in a row, a fifth of a second apart at most, that did not find the job's folder"""
 
 
 class Coordinator:
@@ -63,6 +65,7 @@ class Coordinator:
     def give_up(self, error: Exception) -> None:
         """A fault of ours: write it down as the job's end, if there is none yet."""
         if self.view.end is None:
+            self._steps.let_nothing_run()
             message = f"a fault of the launcher itself: {type(error).__name__}: {error}; see {self._folder.coordinator_log}"
             self._end({"status": "Failed", "reason_code": "InternalError", "reason_message": message, "exit_code": 70})
 
@@ -133,6 +136,8 @@ class Coordinator:
             return False
         if kind in ("done", "fault") or kind in _SILENT:
             return True
+        if kind == "folder gone":
+            raise FileNotFoundError(f"the job's folder was removed: {self._folder.root}")
         if kind == "agent" and _identity(event) in self._known:
             return True
         if kind == "key unavailable":
@@ -184,14 +189,17 @@ class Coordinator:
             write_json(self._folder.state, state)
 
     def _watch_for_cancel(self) -> None:
-        watch, level = Watch(), 0
+        watch, level, missed = Watch(), 0, 0
         watch.add(str(self._folder.root))
-        while True:
+        while missed < _FOLDER_MISSED:
+            missed = 0 if self._folder.root.exists() else missed + 1
             wished = self._folder.cancel_level()
             if wished > level:
                 level = wished
                 self._told.put({"type": "cancel", "level": level})
             watch.wait()
+        # Nobody could find the job any more, or cancel it.
+        self._told.put({"type": "folder gone"})
 
 
 def _identity(event: Mapping[str, Any]) -> tuple[Any, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import threading
 import time
@@ -79,6 +80,17 @@ class Steps:
         if self._fleet is not None:
             self._fleet.close(polite=False)
             self._fleet = None
+
+    def let_nothing_run(self) -> None:
+        """Before a fault of ours ends the job: what runs on the nodes that can be reached is ended now."""
+        fleet, self._fleet = self._fleet, None
+        if fleet is None:
+            return
+        for link in fleet.links.values():
+            with contextlib.suppress(NodeError):
+                link.post("node_stop", attempt=self._view().attempt, grace=0, reason="failure")
+        with contextlib.suppress(LauncherError):
+            fleet.close()
 
     def greet_again(self, rank: int) -> None:
         """A node is back: tell it what it may have missed."""

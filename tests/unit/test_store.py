@@ -150,7 +150,7 @@ def test_bytes_of_the_command_line_that_are_no_text_survive(tmp_path: Path) -> N
 def test_events_come_back_as_they_were_appended(store: Store) -> None:
     """Unicode, newlines in values and all."""
     folder = store.create("a-20250101-000000-aaaa")
-    told = [{"n": 0, "type": "note", "message": "zwei\nZeilen é 日本"}, {"n": 1, "type": "end"}]
+    told = [{"n": 0, "time": 1.0, "type": "note", "message": "zwei\nZeilen é 日本"}, {"n": 1, "time": 2.0, "type": "end"}]
     for event in told:
         folder.append(event, durable=True)
     assert folder.read_events() == told
@@ -160,11 +160,11 @@ def test_events_come_back_as_they_were_appended(store: Store) -> None:
 def test_half_a_line_is_left_out_and_harms_no_later_one(store: Store) -> None:
     """A coordinator that died in the middle of a write costs its own event, not its successor's."""
     folder = store.create("a-20250101-000000-aaaa")
-    folder.append({"n": 0, "type": "created"})
+    folder.append({"n": 0, "time": 1.0, "type": "created"})
     with folder.events.open("ab") as file:
         file.write(b'{"n": 1, "type": "no')
     assert [event["n"] for event in folder.read_events()] == [0]
-    folder.append({"n": 1, "type": "note"})
+    folder.append({"n": 1, "time": 1.0, "type": "note"})
     assert [event["type"] for event in folder.read_events()] == ["created", "note"]
 
 

@@ -1,0 +1,26 @@
+"""The submitting side attacked: its folder removed, its processes killed, stopped and interrupted at odd moments."""
+
+from __future__ import annotations
+
+import shutil
+
+from tests.jobs.desk import Desk, eventually, living
+
+
+def test_a_removed_job_folder_stops_the_job(local: Desk) -> None:
+    """Nobody could find it, or cancel it, any more; who watched it reads that."""
+    process = local.start("--command", "sleep 600")
+    local.happened("following")
+    job, coordinator = local.folder().name, local.coordinator()
+    shutil.rmtree(local.folder())
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 70 and "folder was removed" in errors and "Traceback" not in errors
+    eventually(lambda: not living(job), "nothing is left", 15)
+    eventually(lambda: not living_pid(coordinator), "the coordinator is gone", 15)
+
+
+def living_pid(pid: int) -> bool:
+    """Whether a process lives."""
+    from launcher import owner
+
+    return owner.start_time(pid) is not None

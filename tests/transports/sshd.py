@@ -9,6 +9,7 @@ The ssh configuration it writes (`ssh_config`) knows it as `box`; nothing outsid
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -116,10 +117,11 @@ class Sshd:
         found, look_at = [], [self._process.pid]
         while look_at:
             pid = look_at.pop()
-            for task in Path(f"/proc/{pid}/task").glob("*/children"):
-                born = [int(child) for child in task.read_text().split()]
-                found += born
-                look_at += born
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a session may end meanwhile
+                for task in Path(f"/proc/{pid}/task").glob("*/children"):
+                    born = [int(child) for child in task.read_text().split()]
+                    found += born
+                    look_at += born
         return found
 
     def signal_children(self, number: signal.Signals) -> None:

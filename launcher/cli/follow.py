@@ -32,8 +32,10 @@ class Interrupts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        # One Ctrl-C more than was needed must not change how we exit.
+        interrupted = self.count > 0 or isinstance(value, KeyboardInterrupt)
         for number, handler in self._old.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if interrupted else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._noting:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
+import subprocess
 
 from tests.jobs.desk import Desk, eventually, living
 
@@ -24,3 +28,17 @@ def living_pid(pid: int) -> bool:
     from launcher import owner
 
     return owner.start_time(pid) is not None
+
+
+def test_more_ctrl_c_than_needed_change_nothing(local: Desk) -> None:
+    """Also those that come when the job is over, and we are about to exit."""
+    process = local.start("--command", "sleep 600")
+    local.happened("following")
+    job = local.folder().name
+    while process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+    assert process.returncode == 130
+    local.run("wait", job, check=130)
+    eventually(lambda: not living(job), "nothing is left", 15)

@@ -62,8 +62,9 @@ def follow(
             screen.show(item, feed, quiet)
         if feed.ended or (until_running and feed.view.following):
             break
-        if interrupts is not None and interrupts.count > heard:
-            heard = interrupts.count
+        # One by one, however fast they came: who presses three times at once has cancelled, too.
+        while interrupts is not None and interrupts.count > heard:
+            heard += 1
             if heard > 2:
                 return screen.leave(folder, feed.view)
             screen.stopping(heard)

@@ -40,5 +40,19 @@ def test_more_ctrl_c_than_needed_change_nothing(local: Desk) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
     assert process.returncode == 130
-    local.run("wait", job, check=130)
+    local.run("wait", "--timeout", "30", job, check=130)
     eventually(lambda: not living(job), "nothing is left", 15)
+
+
+def test_three_ctrl_c_at_once_cancel_before_they_leave(local: Desk) -> None:
+    """They may come while the command line is busy and be heard together."""
+    process = local.start("--command", "sleep 600")
+    local.happened("following")
+    job = local.folder().name
+    os.kill(process.pid, signal.SIGSTOP)
+    for _ in range(3):
+        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGCONT)
+    assert process.wait(30) == 130
+    local.run("wait", "--timeout", "30", job, check=130)

@@ -16,7 +16,7 @@ def test_a_removed_job_folder_stops_the_job(local: Desk) -> None:
     process = local.start("--command", "sleep 600")
     local.happened("following")
     job, coordinator = local.folder().name, local.coordinator()
-    shutil.rmtree(local.folder())
+    shutil.rmtree(local.folder().rename(local.home / "away"), ignore_errors=True)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 70 and "folder was removed" in errors and "Traceback" not in errors
     eventually(lambda: not living(job), "nothing is left", 15)

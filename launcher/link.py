@@ -454,7 +454,8 @@ def _did_not_start(host: Host, status: int | None, lines: list[str]) -> NodeErro
         step = "install Python 3.8 or later there, or name an interpreter with `python:` in cluster.yaml"
         return NodeUnusable(f"{python} was not found there", where=host.name, lines=lines, next_step=step)
     if lines and "[Errno" in lines[-1]:
-        return NodeUnusable(f"the agent could not be put there: {lines[-1].partition(']')[2].strip()}", where=host.name)
+        what = f"the agent could not be put there: {lines[-1].partition(']')[2].strip()}"
+        return NodeUnusable(what, where=host.name, next_step="name a place with room that is yours by `workdir:` in cluster.yaml")
     step = "look at what the start-up files of the log-in shell do: they must neither end nor replace it, nor eat its input"
     what = f"logged in, but our program did not start (exit status {status})"
     return NodeUnusable(what, where=host.name, lines=lines, next_step=step)

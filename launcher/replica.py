@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -66,6 +67,9 @@ class Replica:
 
     def _open(self, name: str) -> int:
         path = self.folder / name
+        if not self.folder.exists():
+            # With it would come back a job folder that somebody removed.
+            raise FileNotFoundError(errno.ENOENT, "the folder was removed", str(self.folder))
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._files[name], self._sizes[name] = fd, os.fstat(fd).st_size

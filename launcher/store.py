@@ -106,7 +106,10 @@ class Folder:
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 # Whoever wrote before us died in the middle of a line, which must not spoil ours.
                 line = b"\n" + line
-            os.write(fd, line)
+            view = memoryview(line)
+            while view:
+                # On a full disk a part is written, and then nothing.
+                view = view[os.write(fd, view) :]
             if durable:
                 os.fsync(fd)
         finally:

@@ -170,6 +170,7 @@ def _read_ahead(reader):
 
 def _os_error(error):
     text = os.strerror(error.errno) if error.errno else str(error)
-    where = ": %s" % error.filename if error.filename else ""
+    name = os.fsdecode(error.filename) if error.filename else ""
+    where = ": %s" % name if name else ""
     kind = "full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "os"
-    return {"kind": kind, "errno": error.errno, "message": text + where, "path": str(error.filename or "")}
+    return {"kind": kind, "errno": error.errno, "message": text + where, "path": name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -87,10 +88,15 @@ def main() -> Any:
         # Whoever read our output is gone; nobody is left to be told.
         sys.stderr.close()
         sys.exit(0)
-    except Exception:  # noqa: BLE001 - the process ends here, and a fault of ours must not look like a job that exited with 1
-        import traceback
+    except Exception as error:  # noqa: BLE001 - the process ends here, and a fault of ours must not look like a job that exited with 1
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            from launcher.store import home
 
-        traceback.print_exc()
+            click.echo(f"error: {error.strerror}: {home()}\n  next: make room, or name another place by LAUNCHER_HOME", err=True)
+        else:
+            import traceback
+
+            traceback.print_exc()
         sys.exit(70)
 
 

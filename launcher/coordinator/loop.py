@@ -6,6 +6,7 @@ knows as much.  Long steps run in a thread; the loop goes on hearing of cancels 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import queue
@@ -29,6 +30,8 @@ from launcher.store import Folder, read_json, write_json
 _DURABLE = {"starting", "attempt", "diagnosis", "collected", "end"}
 """events that must be on the disk before anything follows from them"""
 _SILENT = {"still lost"}
+_ROOM_SECONDS = 1.0
+"""between two tries to write on a full disk"""
 _FOLDER_MISSED = 5
 """looks in a row, a fifth of a second apart at most, that did not find the job's folder"""
 
@@ -170,8 +173,20 @@ class Coordinator:
         event = {"n": self.view.count, "time": time.time(), **event}
         if event["type"] == "agent":
             self._known.add(_identity(event))
-        self._folder.append(event, durable=event["type"] in _DURABLE)
+        self._once_there_is_room(lambda: self._folder.append(event, durable=event["type"] in _DURABLE))
         fold([event], self.view)
+
+    def _once_there_is_room(self, write: Callable[[], None]) -> None:
+        """Nothing may follow from what is not written down, and a full disk here is no reason to stop what runs there."""
+        while True:
+            try:
+                return write()
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                log(f"{error.strerror}: {self._folder.root}; waiting for room")
+                # Nobody tells of room that was made.
+                time.sleep(_ROOM_SECONDS)
 
     def _save_state(self) -> None:
         """For `list`, which folds the events itself where this is not up to date: so a change of the status is enough."""
@@ -186,7 +201,7 @@ class Coordinator:
                 "exit_code": view.end["exit_code"] if view.end else None,
                 "model_data": view.model,
             }
-            write_json(self._folder.state, state)
+            self._once_there_is_room(lambda: write_json(self._folder.state, state))
 
     def _watch_for_cancel(self) -> None:
         watch, level, missed = Watch(), 0, 0

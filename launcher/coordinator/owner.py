@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -52,11 +53,14 @@ class Owner:
         """Say in the record why we cannot do our work just now (`key unavailable`), or that we can again."""
         if trouble != self._trouble:
             self._trouble = trouble
-            self._write()
+            with contextlib.suppress(OSError):
+                self._write()
 
     def _beat(self) -> None:
         while not self._over.wait(HEARTBEAT_SECONDS):
-            self._write()
+            # A full disk, or a folder that is gone, is not the heart's business.
+            with contextlib.suppress(OSError):
+                self._write()
 
     def _write(self) -> None:
         with self._writing:

@@ -7,6 +7,9 @@ import os
 import shutil
 import signal
 import subprocess
+from pathlib import Path
+
+import pytest
 
 from tests.jobs.desk import Desk, eventually, living
 
@@ -56,3 +59,34 @@ def test_three_ctrl_c_at_once_cancel_before_they_leave(local: Desk) -> None:
     os.kill(process.pid, signal.SIGCONT)
     assert process.wait(30) == 130
     local.run("wait", "--timeout", "30", job, check=130)
+
+
+@pytest.mark.root
+def test_a_full_disk_here_stops_no_job(tmp_path: Path) -> None:
+    """What cannot be written down is waited for; with room again the job ends as if nothing had been."""
+    home = tmp_path / "home"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(home)], check=True)
+    try:
+        inventory = tmp_path / "cluster.yaml"
+        inventory.write_text(f"backend: local\ndefaults: {{workdir: {tmp_path}/work}}\n")
+        desk = Desk(home, ("--cluster", str(inventory)))
+        job = desk.detach("--command", f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; seq 1000; exit 3")
+        fill(home / "stuffing")
+        (tmp_path / "go").touch()
+        log = desk.folder() / "coordinator.log"
+        done = desk.run("submit", *desk.extra, "--command", "true", check=None)
+        assert done.returncode in (2, 70) and "No space left" in done.stderr and "Traceback" not in done.stderr
+        os.unlink(home / "stuffing")
+        desk.run("wait", "--timeout", "30", job, check=3)
+        assert desk.log(0, job=job) == b"".join(b"%d\n" % number for number in range(1, 1001))
+        assert "Traceback" not in log.read_text()
+    finally:
+        subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass

@@ -238,7 +238,7 @@ def _unlink_tree(path):
 
 
 def bye(session, request):
-    """The last request, with `release` as its last work: this session ends once the reply is out."""
+    """The last request, with `release` as its last work: the session ends once the reply is out."""
     session.over = True
     if request.get("release") is not None:
         release(session, request["release"])

@@ -49,7 +49,7 @@ class Session:
         self._sent = self._heard = time.monotonic()
         self.over = False
         self.starting = _thread.allocate_lock()
-        """held from the claim of an attempt until its command has left this session: to leave in between would kill it"""
+        """held from the claim of an attempt until its command has left the session: to leave in between would kill it"""
 
     def guard_pipe(self):
         """Keep fd 0 and 1 for the wire alone: nothing that prints or reads can disturb it."""

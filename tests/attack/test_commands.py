@@ -26,6 +26,14 @@ def alive(name: str) -> list[int]:
     return found
 
 
+def environment(pid: str) -> list[bytes]:
+    """What a process was started with; nothing when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 @pytest.mark.parametrize(
     "removed",
     ["$(dirname $PWD)/rank-$RANK", "$(dirname $(dirname $(dirname $PWD)))"],
@@ -37,8 +45,10 @@ def test_a_command_that_removes_what_we_know_of_it_is_lost(nodes: Nodes, removed
     assert nodes.desk.json("status", "latest")["reason_code"] == "NodeLost"
     assert [(server.home / "starts").read_text() for server in nodes.servers] == ["x\n", "x\n"]
     nodes.nothing_left()
-    ours = (f"{server.home}/.launcher".encode() for server in nodes.servers)
-    assert not any(home in (entry / "cmdline").read_bytes() for home in ours for entry in Path("/proc").glob("[0-9]*"))
+    found = subprocess.run(["pgrep", "-x", "launcher-(agent|warden)"], capture_output=True, text=True, check=False)
+    agents = found.stdout.split()
+    homes = [f"HOME={server.home}".encode() for server in nodes.servers]
+    assert not [pid for pid in agents if any(home in environment(pid) for home in homes)]
 
 
 def test_a_command_that_removes_its_events_halfway_is_lost(local: Desk) -> None:

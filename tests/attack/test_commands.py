@@ -48,7 +48,7 @@ def test_a_command_that_removes_what_we_know_of_it_is_lost(nodes: Nodes, removed
     found = subprocess.run(["pgrep", "-x", "launcher-(agent|warden)"], capture_output=True, text=True, check=False)
     agents = found.stdout.split()
     homes = [f"HOME={server.home}".encode() for server in nodes.servers]
-    assert not [pid for pid in told.stdout.split() if any(home in environment(pid) for home in homes)]
+    assert not [pid for pid in agents if any(home in environment(pid) for home in homes)]
 
 
 def test_a_command_that_removes_its_events_halfway_is_lost(local: Desk) -> None:

@@ -23,7 +23,7 @@ from launcher.coordinator.owner import Owner
 from launcher.coordinator.steps import Steps
 from launcher.errors import LauncherError
 from launcher.model import Plan, from_json
-from launcher.policy import Rules, Step, View, decide, fold, next_deadline, verdict
+from launcher.policy import Rules, Step, decide, fold, next_deadline, verdict
 from launcher.status import Status
 from launcher.store import Folder, read_json, write_json
 
@@ -224,6 +224,3 @@ def _identity(event: Mapping[str, Any]) -> tuple[Any, str]:
 def log(text: str) -> None:
     """A line for coordinator.log."""
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-
-__all__ = ["Coordinator", "View", "log"]

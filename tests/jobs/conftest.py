@@ -20,8 +20,9 @@ def local(tmp_path: Path) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def remote(tmp_path: Path, cluster: Cluster) -> Iterator[Desk]:
+def remote(request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster) -> Iterator[Desk]:
     """The fake cluster's nodes over real ssh; afterwards nothing of ours may be alive there."""
+    assert request.node.get_closest_marker("cluster"), "without the mark it would run beside others on the same nodes"
     desk = Desk(tmp_path / "home", ("--cluster", str(cluster.cluster_yaml)))
     yield desk
     cluster.mend()
@@ -30,7 +31,8 @@ def remote(tmp_path: Path, cluster: Cluster) -> Iterator[Desk]:
         eventually(lambda host=host: not cluster.leftovers(host), f"nothing of ours on {host}: {cluster.leftovers(host)}", 15)
 
 
-@pytest.fixture(params=["local", "remote"])
+# What is asked for by name while a test runs is not seen at collection: the mark tells that one needs the cluster.
+@pytest.fixture(params=["local", pytest.param("remote", marks=pytest.mark.cluster)])
 def desk(request: pytest.FixtureRequest) -> Desk:
     """Both kinds: one test body over every way to reach nodes."""
     made: Desk = request.getfixturevalue(request.param)

@@ -129,7 +129,7 @@ def _runtime_dir():
 
 def logout_rules():
     """What logind does to a user's processes and IPC objects after the last log-out (logind.conf(5)); {} without logind."""
-    if not os.path.isdir("/run/systemd/seats"):
+    if not _logind_runs():
         return {}
     settings = {"killuserprocesses": "no", "removeipc": "yes", "killexcludeusers": "root", "killonlyusers": ""}
     for path in _configuration():
@@ -138,6 +138,11 @@ def logout_rules():
         "kill": _applies(settings) and not _linger_marked(),
         "remove_ipc": _yes(settings["removeipc"]) and os.getuid() >= 1000 and not _linger_marked(),
     }
+
+
+def _logind_runs(run="/run/systemd"):
+    # sd-login(3) asks for seats/, sd_booted(3) for system/: containers and chroots may have the first one as a leftover.
+    return all(os.path.isdir(os.path.join(run, name)) for name in ("seats", "system"))
 
 
 def _configuration():

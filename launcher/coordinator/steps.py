@@ -190,9 +190,8 @@ class Steps:
         if not ipc:
             return []
         text = "when the last log-in of this user ends, logind removes shared memory there (RemoveIPC), which data loaders use"
-        return [
-            {"type": "note", "message": f"{', '.join(dict.fromkeys(ipc))}: {text}; `loginctl enable-linger` there prevents it"}
-        ]
+        names = ", ".join(dict.fromkeys(ipc))
+        return [{"type": "note", "message": f"warning: {names}: {text}; `loginctl enable-linger` there prevents it"}]
 
     def _groups(self) -> list[list[int]]:
         """Nodes that see each other's nonce share a file system: what lies there is brought and fetched once."""

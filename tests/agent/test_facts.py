@@ -141,6 +141,14 @@ def test_byte_code_is_compiled_once_and_a_full_disk_is_no_error(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.c.pyz", "a.pyz"]
 
 
+def test_logind_has_a_say_only_where_systemd_runs_it(tmp_path: Path) -> None:
+    """Its directory of seats alone may be a leftover in a container."""
+    (tmp_path / "seats").mkdir()
+    assert not facts._logind_runs(str(tmp_path))
+    (tmp_path / "system").mkdir()
+    assert facts._logind_runs(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("settings", "kill"),
     [

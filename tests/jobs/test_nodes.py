@@ -128,18 +128,15 @@ def test_a_missing_program_is_told_before_anything_starts(remote: Desk) -> None:
 
 def test_a_log_out_that_kills_is_no_place_for_a_detached_job(remote: Desk, cluster: Cluster) -> None:
     """KillUserProcesses=yes without lingering: refused with what to do; attached it runs."""
-    cluster.exec(
-        "node1",
-        "sh",
-        "-c",
-        "mkdir -p /run/systemd/seats /etc/systemd; printf '[Login]\\nKillUserProcesses=yes\\n' > /etc/systemd/logind.conf",
-    )
+    cluster.exec("node1", "mkdir", "-p", "/run/systemd/seats", "/run/systemd/system", "/etc/systemd")
+    cluster.exec("node1", "tee", "/etc/systemd/logind.conf", stdin="[Login]\nKillUserProcesses=yes\n")
     try:
         done = remote.submit("-d", "--hosts", "node1,node2", "--command", "true", check=69)
         assert "node1" in done.stderr and "enable-linger" in done.stderr
-        remote.submit("--hosts", "node1,node2", "--command", "true")
+        done = remote.submit("--hosts", "node1,node2", "--command", "true")
+        assert "warning: node1: when the last log-in of this user ends" in done.stderr
     finally:
-        cluster.exec("node1", "rm", "-rf", "/run/systemd/seats", "/etc/systemd/logind.conf")
+        cluster.exec("node1", "rm", "-rf", "/run/systemd/seats", "/run/systemd/system", "/etc/systemd/logind.conf")
 
 
 @pytest.fixture
@@ -179,7 +176,7 @@ def test_a_key_that_went_with_its_agent(cluster: Cluster, tmp_path: Path, invent
 def test_where_a_user_manager_lingers_the_agent_goes_below_it(remote: Desk, cluster: Cluster) -> None:
     """`systemd-run --user --scope` is what starts it there; a log-out that kills is then no obstacle to a detached job."""
     stand_in = '#!/bin/sh\necho "$@" > /tmp/scope\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
-    files = "/run/systemd/seats /run/user/1000/systemd /var/lib/systemd/linger /etc/systemd"
+    files = "/run/systemd/seats /run/systemd/system /run/user/1000/systemd /var/lib/systemd/linger /etc/systemd"
     cluster.exec("node1", "mkdir", "-p", *files.split())
     cluster.exec("node1", "touch", "/run/user/1000/systemd/private", "/var/lib/systemd/linger/train")
     cluster.exec("node1", "tee", "/etc/systemd/logind.conf", stdin="[Login]\nKillUserProcesses=yes\n")
@@ -191,5 +188,5 @@ def test_where_a_user_manager_lingers_the_agent_goes_below_it(remote: Desk, clus
         assert remote.log(0) == b"in scope\n"
         assert cluster.exec("node1", "cat", "/tmp/scope").stdout.startswith("--user --scope ")
     finally:
-        made = ["/usr/local/bin/systemd-run", "/etc/systemd/logind.conf", "/tmp/scope", "/run/user/1000"]
-        cluster.exec("node1", "rm", "-rf", *made, "/run/systemd/seats", "/var/lib/systemd/linger")
+        made = "/usr/local/bin/systemd-run /etc/systemd/logind.conf /run/systemd/seats /run/systemd/system /run/user/1000"
+        cluster.exec("node1", "rm", "-rf", *made.split(), "/tmp/scope", "/var/lib/systemd/linger")

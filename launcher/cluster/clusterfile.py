@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import pwd
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,8 @@ Entry = tuple[int, str | MappingHost]
 
 _NOT_LOCAL = ("address", "internal_address", "user", "port", "identity_file")
 """keys of a host, or of defaults, that mean something only where hosts are reached by ssh"""
+_NO_FILE = "none"
+"""what ssh takes for no file at all, as in `ssh -F none`"""
 
 
 def read_cluster_file(path: str | Path) -> Cluster:
@@ -31,9 +37,10 @@ def read_cluster_file(path: str | Path) -> Cluster:
     model, found, locations = validated(ClusterFile, document, KIND)
     problems = [*document.problems, *found]
     defaults = _defaults(document, model, locations)
-    hosts = _hosts(document, _entries(document, model, locations), defaults, problems)
+    hosts = _hosts(document, _entries(document, model, locations), _names_of_wrong(document, locations), defaults, problems)
     if isinstance(document.data.get("backend", "ssh"), str):
         problems += _contradictions(document, document.data.get("backend", "ssh"))
+    problems += _missing_files(document)
     complain("the cluster file cannot be used", in_order(document.path, problems))
     assert model is not None
     return Cluster(
@@ -74,16 +81,33 @@ def _entries(document: Document, model: ClusterFile | None, locations: list[Loca
     return entries
 
 
-def _hosts(document: Document, entries: list[Entry], defaults: Defaults, problems: list[str]) -> list[Host]:
-    """The hosts of all entries, ranges expanded; what no entry shows alone becomes a problem."""
+def _names_of_wrong(document: Document, locations: list[Location]) -> list[tuple[int, str]]:
+    """(position, name) of the entries of `hosts:` in which something is wrong, but not the name."""
+    wrong = {location[1] for location in locations if location[:1] == ("hosts",) and len(location) > 1}
+    about_name = {location[1] for location in locations if location[:1] == ("hosts",) and location[2:] == ("name",)}
+    raw = document.data.get("hosts")
+    entries = enumerate(raw if isinstance(raw, list) else [])
+    named = [(index, entry["name"]) for index, entry in entries if index in wrong - about_name and isinstance(entry, dict)]
+    return [(index, name) for index, text in named for name in expand(text)]
+
+
+def _hosts(
+    document: Document, entries: list[Entry], names: list[tuple[int, str]], defaults: Defaults, problems: list[str]
+) -> list[Host]:
+    """The hosts of all entries, ranges expanded; what no entry shows alone becomes a problem.
+
+    ``names``: (position, name) of entries that are wrong otherwise; a name of theirs must not stand twice either.
+    """
     hosts: list[tuple[int, Host]] = []
+    names = list(names)
     for index, entry in entries:
         place = f"{document.where(('hosts', index))}: {dotted(('hosts', index))}"
         try:
             hosts += [(index, host) for host in _expanded(entry, defaults, document.path.parent)]
         except ValueError as error:
             problems.append(f"{place}: {error}")
-    for index, sentence in repeated(hosts, lambda index: document.where(("hosts", index))):
+            names += [(index, name) for name in expand(entry if isinstance(entry, str) else entry.name)]
+    for index, sentence in repeated(hosts, lambda index: document.where(("hosts", index)), names):
         problems.append(f"{document.where(('hosts', index))}: {dotted(('hosts', index))}: {sentence}")
     return [host for _, host in hosts]
 
@@ -149,8 +173,9 @@ def _number(value: Any) -> int | None:
 
 
 def _beside(folder: Path, text: str) -> str:
-    """A relative path, made absolute from the file's folder; ssh itself expands `~` and `%` tokens at the beginning."""
-    return text if text.startswith(("/", "~", "%", "${")) else str(folder.absolute() / text)
+    """A relative path, made absolute from the file's folder; ssh itself expands `~` and `%` tokens at the beginning, and
+    takes `none` for no file."""
+    return text if text == _NO_FILE or text.startswith(("/", "~", "%", "${")) else str(folder.absolute() / text)
 
 
 def _ssh(section: Ssh, folder: Path) -> SshOptions:
@@ -179,3 +204,51 @@ def _contradictions(document: Document, backend: str) -> list[str]:
         found += [("hosts", index, key) for key in _NOT_LOCAL if isinstance(entry, dict) and key in entry]
         found += [("hosts", index)] if isinstance(entry, str) and ("@" in entry or ":" in entry) else []
     return [f"{document.where(location, key=True)}: {dotted(location)}: {reason}" for location in found]
+
+
+def _missing_files(document: Document) -> list[str]:
+    """Files on this machine that are named and cannot be read: every host would fail by them, after the job was made."""
+    data, folder = document.data, document.path.parent
+    if data.get("backend", "ssh") != "ssh":
+        return []
+    hosts = data["hosts"] if isinstance(data.get("hosts"), list) else []
+    sections: list[tuple[Location, Any]] = [(("ssh",), data.get("ssh")), (("defaults",), data.get("defaults"))]
+    sections += [(("hosts", index), entry) for index, entry in enumerate(hosts)]
+    found = []
+    for place, section in sections:
+        key = "config" if place == ("ssh",) else "identity_file"
+        text = section.get(key) if isinstance(section, dict) else None
+        if not isinstance(text, str) or not text.strip() or not text.isprintable():
+            continue
+        path = _beside(folder, text)
+        reason = _unreadable(home_expanded(path)) if key == "config" else _no_key(path)
+        if reason:
+            location = (*place, key)
+            shown = document.find(location).text
+            found.append(f"{document.where(location)}: {dotted(location)}: {shown}: the file cannot be read here: {reason}")
+    return found
+
+
+def _no_key(path: str) -> str | None:
+    """Why there is no key at ``path``; None where there is one, or only ssh knows.  A public half names a key of the agent."""
+    if "%" in path or "${" in path:
+        return None
+    if path.startswith("~/"):
+        # ssh takes `~` from the account, whatever HOME says.
+        try:
+            path = pwd.getpwuid(os.getuid()).pw_dir + path[1:]
+        except KeyError:
+            return None
+    reason = _unreadable(home_expanded(path))
+    return reason if reason and _unreadable(home_expanded(path) + ".pub") else None
+
+
+def _unreadable(path: str) -> str | None:
+    """Why a file cannot be read, None when it can; it is not opened, for it may be a pipe."""
+    if path == _NO_FILE:
+        return None
+    try:
+        directory = stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        return error.strerror
+    return os.strerror(errno.EISDIR) if directory else None if os.access(path, os.R_OK) else os.strerror(errno.EACCES)

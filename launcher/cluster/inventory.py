@@ -99,23 +99,27 @@ def _names(text: str, option: str, known: Mapping[str, Host], problems: list[str
     return [name for name in names if name in known]
 
 
-def repeated(hosts: Sequence[tuple[int, Host]], place: Callable[[int], str]) -> list[tuple[int, str]]:
+def repeated(
+    hosts: Sequence[tuple[int, Host]], place: Callable[[int], str], names: Sequence[tuple[int, str]] = ()
+) -> list[tuple[int, str]]:
     """(entry number, sentence) for each host whose name, or whose endpoint, an earlier one has already.
 
-    ``hosts`` are (entry number, host); ``place`` says where an entry stands, for "first at ...", or "".
+    ``hosts`` are (entry number, host); ``place`` says where an entry stands, for "first at ...", or "".  ``names`` are
+    (entry number, name) of hosts of which no more than the name is known.
     """
     found: list[tuple[int, str]] = []
-    names: dict[str, int] = {}
+    first: dict[str, int] = {}
     doors: dict[tuple[str, int | None, str | None], tuple[int, str]] = {}
-    for entry, host in hosts:
-        door = same_endpoint_key(host.address, host.port, host.user)
-        if host.name in names:
-            found.append((entry, f"{host.name}: the same name twice{_first(place(names[host.name]))}"))
+    known = [(entry, host.name, same_endpoint_key(host.address, host.port, host.user)) for entry, host in hosts]
+    for entry, name, door in sorted([*known, *((entry, name, None) for entry, name in names)], key=lambda one: one[0]):
+        if name in first:
+            found.append((entry, f"{name}: the same name twice{_first(place(first[name]))}"))
         elif door in doors:
-            number, name = doors[door]
-            found.append((entry, f"{host.name}: the same address, port and user as {name}{_first(place(number))}"))
-        names.setdefault(host.name, entry)
-        doors.setdefault(door, (entry, host.name))
+            number, other = doors[door]
+            found.append((entry, f"{name}: the same address, port and user as {other}{_first(place(number))}"))
+        first.setdefault(name, entry)
+        if door is not None:
+            doors.setdefault(door, (entry, name))
     return found
 
 

@@ -138,6 +138,17 @@ ONE_PROBLEM = [
     ("hosts: [{name: 'a:22'}]", "write the address under `address:` and the port under `port:`"),
     ("hosts: [{name: a, address: 'b:22'}]", "write the port under `port:`"),
     ("hosts: [{name: 'a[1-2]', address: b}]", "1:9: hosts[0]: `name` stands for 2 hosts and `address` for 1"),
+    ("hosts: [{name: a, gpus: x}, a]", "1:29: hosts[1]: a: the same name twice; first at 1:9"),
+    ("hosts: [a, {name: 'a', gpsu: 1}]", "1:12: hosts[1]: a: the same name twice; first at 1:9"),
+    ("hosts: [{name: 'a[1-2]', address: b}, a2]", "1:39: hosts[1]: a2: the same name twice; first at 1:9"),
+    # files on this machine
+    (HOSTS + "ssh: {config: cfg}", "2:15: ssh.config: cfg: the file cannot be read here: No such file or directory"),
+    (HOSTS + "ssh: {config: ''}", '2:15: ssh.config: "": empty'),
+    (HOSTS + "ssh: {config: .}", "2:15: ssh.config: .: the file cannot be read here: Is a directory"),
+    (HOSTS + "ssh: {config: ~nobody-of-this-name/c}", "the file cannot be read here: No such file or directory"),
+    (HOSTS + "defaults: {identity_file: /no/k}", "2:27: defaults.identity_file: /no/k: the file cannot be read here: No such"),
+    ("hosts: [{name: 'n[1-9]', identity_file: k}]", "1:41: hosts[0].identity_file: k: the file cannot be read here: No such"),
+    ("hosts: [{name: a, identity_file: ~/no/k}]", "1:34: hosts[0].identity_file: ~/no/k: the file cannot be read here: No"),
     # anchors
     ("hosts: &h [a, *h]", "1:8: contains itself through an alias"),
     ("hosts: [{name: a, <<: 3}]", "3: after << stands a mapping"),

@@ -10,7 +10,11 @@ from launcher.cluster import Cluster, load_cluster
 from launcher.model import Host, MasterOptions, SshOptions
 
 
-def loaded(tmp_path: Path, text: str | bytes) -> Cluster:
+def loaded(tmp_path: Path, text: str | bytes, files: tuple[str, ...] = ()) -> Cluster:
+    """The cluster of a text in ``tmp_path``, with the files there that it names."""
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
     path = tmp_path / "cluster.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return load_cluster(path)
@@ -23,7 +27,7 @@ defaults: {user: train, port: 2222, identity_file: keys/id, python: python3.11, 
 hosts:
   - node1
   - root@node2:22
-  - {name: node3, address: 203.0.113.2, internal_address: 10.0.0.2, user: me, port: 23, identity_file: ~/k, gpus: auto,
+  - {name: node3, address: 203.0.113.2, internal_address: 10.0.0.2, user: me, port: 23, identity_file: ~/%h, gpus: auto,
      slots: 3, instance_type: a100-8x, venv: /opt/t, workdir: ~/w, env: {B: 007x, D: ""}}
 ssh: {config: ssh.cfg, transport: auto, connect_timeout: 1m}
 master: {address: 10.0.0.1, port: 29400, interface: ib0, network: 10.0.0.0/16}
@@ -34,7 +38,7 @@ def test_every_default_is_applied_and_the_host_wins(tmp_path: Path) -> None:
     """A host's value replaces the default, env is merged, and one interpreter displaces the other."""
     common = {"identity_file": str(tmp_path / "keys/id"), "python": "python3.11", "workdir": "/w", "gpus": 2}
     env = {"A": "x", "B": "3", "C": "no"}
-    cluster = loaded(tmp_path, FULL)
+    cluster = loaded(tmp_path, FULL, ("keys/id", "ssh.cfg"))
     assert cluster.hosts == (
         Host("node1", "node1", user="train", port=2222, env=env, **common),  # type: ignore[arg-type]
         Host("node2:22", "node2", user="root", port=22, env=env, **common),  # type: ignore[arg-type]
@@ -44,7 +48,7 @@ def test_every_default_is_applied_and_the_host_wins(tmp_path: Path) -> None:
             internal_address="10.0.0.2",
             user="me",
             port=23,
-            identity_file="~/k",
+            identity_file="~/%h",
             gpus=None,
             slots=3,
             instance_type="a100-8x",
@@ -56,6 +60,18 @@ def test_every_default_is_applied_and_the_host_wins(tmp_path: Path) -> None:
     assert cluster.ssh == SshOptions(config=str(tmp_path / "ssh.cfg"), connect_timeout=60.0)
     assert cluster.master == MasterOptions("10.0.0.1", 29400, "ib0", "10.0.0.0/16")
     assert (cluster.name, cluster.backend, cluster.path) == ("lab", "ssh", tmp_path / "cluster.yaml")
+
+
+def test_a_file_that_only_ssh_can_judge_is_left_to_it(tmp_path: Path) -> None:
+    """`none` is no file, % and ${} are ssh's to expand, and a public half stands for a key that the agent holds."""
+    cluster = loaded(
+        tmp_path,
+        "ssh: {config: none}\ndefaults: {identity_file: none}\n"
+        'hosts: [a, {name: b, identity_file: "keys/%h"}, {name: c, identity_file: "${HOME}/no"}, {name: d, identity_file: in}]\n',
+        ("in.pub",),
+    )
+    assert cluster.ssh.config == "none"
+    assert [host.identity_file for host in cluster.hosts] == ["none", f"{tmp_path}/keys/%h", "${HOME}/no", f"{tmp_path}/in"]
 
 
 def test_a_host_alone_is_enough(tmp_path: Path) -> None:

@@ -36,9 +36,14 @@ def test_every_key_of_a_schema_explains_itself_and_no_other_is_allowed(name: str
             assert "null" not in json.dumps(value), key
 
 
-def test_the_example_loads() -> None:
-    """A copy of cluster.yaml.example is a valid cluster file."""
-    cluster = load_cluster(EXAMPLE)
+def test_the_example_loads(tmp_path: Path) -> None:
+    """A copy of cluster.yaml.example is a valid cluster file where the files that it names are there."""
+    for name in ("config", "id_ed25519", "keys/node2"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    copy = tmp_path / "cluster.yaml"
+    copy.write_text(EXAMPLE.read_text(encoding="utf-8").replace("~/.ssh", str(tmp_path)), encoding="utf-8")
+    cluster = load_cluster(copy)
     assert (cluster.name, len(cluster.hosts)) == ("lab", 20)
 
 

@@ -61,6 +61,11 @@ class NodeView:
     """{local rank: global rank}"""
 
     @property
+    def finished(self) -> bool:
+        """True when nothing runs here any more, as far as can be known; bytes of its logs may still be on their way."""
+        return self.outcome is not None or self.lost_for_good is not None
+
+    @property
     def over(self) -> bool:
         """True when nothing more can come from this node in this attempt."""
         return (self.drained and self.outcome is not None) or self.lost_for_good is not None
@@ -386,15 +391,20 @@ def _gives_up_at(view: View, node: NodeView, rules: Rules) -> float | None:
 
 
 def _why_stop(view: View, rules: Rules, now: float) -> str | None:
+    finished = all(node.finished for node in view.nodes.values())
     if view.stopping:
-        return view.stopping
+        # Told again by whoever took over from a coordinator, where it may not have been heard.
+        return None if finished else view.stopping
     if view.cancel:
         return "cancel"
     if any(node.failed for node in view.nodes.values()):
         return "failure"
-    if rules.max_run_time is not None and view.started_at is not None and now - view.started_at >= rules.max_run_time:
-        return "max_run_time"
-    return None
+    limit = None if finished else _run_until(view, rules)
+    return "max_run_time" if limit is not None and now >= limit else None
+
+
+def _run_until(view: View, rules: Rules) -> float | None:
+    return None if rules.max_run_time is None or view.started_at is None else view.started_at + rules.max_run_time
 
 
 def _conclude(view: View) -> Step:
@@ -408,8 +418,8 @@ def _conclude(view: View) -> Step:
 def next_deadline(view: View, rules: Rules) -> float | None:
     """When, in seconds since the epoch, `decide` would answer differently without any event."""
     times = [_gives_up_at(view, node, rules) for node in view.nodes.values()]
-    if rules.max_run_time is not None and view.started_at is not None and not view.stopping:
-        times.append(view.started_at + rules.max_run_time)
+    if not view.stopping and not all(node.finished for node in view.nodes.values()):
+        times.append(_run_until(view, rules))
     return min((at for at in times if at is not None), default=None)
 
 

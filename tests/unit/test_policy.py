@@ -51,6 +51,11 @@ RACES = [
     for event in (PORT_RACE, {"type": "attempt", "time": 81.0, "attempt": n, "why": "port"})
 ]
 
+KILLED = [
+    *(*RUNNING, cancel(2), stopping("cancel", 2), *ended(0, 137), *ended(1, 137)),
+    *(failure(137), COLLECT_FAILED, end("Terminated", 130)),
+]
+
 Row = tuple[str, list[Event], float, Step, str]
 TABLE: list[Row] = [
     # A job that goes well.
@@ -119,6 +124,13 @@ TABLE: list[Row] = [
     ("max_run_time counts from the start of the command", RUNNING, 109.9, Step.WAIT, ""),
     ("max_run_time is over", RUNNING, 110.0, Step.STOP, "max_run_time"),
     ("max_run_time stops once", [*RUNNING, stopping("max_run_time")], 500, Step.WAIT, ""),
+    (
+        "max_run_time is of no account once the command is over, however late its logs come",
+        [*RUNNING, exited(0, 0), outcome(0), exited(1, 0), outcome(1)],
+        500,
+        Step.WAIT,
+        "",
+    ),
     # Nodes out of reach.
     ("a node out of reach is waited for", [*RUNNING, lost(1, 20)], 100, Step.WAIT, ""),
     ("a node out of reach for too long is given up", [*RUNNING, lost(1, 20)], 200, Step.STOP, "max_run_time"),
@@ -198,6 +210,21 @@ TABLE: list[Row] = [
         [*RUNNING, COORDINATOR, cancel()],
         60,
         Step.REACH,
+        "",
+    ),
+    (
+        "a job stopped before, whose outputs are collected now, is not stopped again",
+        [*KILLED, {"type": "resumed", "time": 400.0}, *ADOPTED_AND_FOLLOWING[len(RUNNING) :]],
+        410,
+        Step.WAIT,
+        "",
+    ),
+    (
+        "a job that succeeded, likewise, long after its max_run_time",
+        [*WELL, DIAGNOSED_WELL, COLLECT_FAILED, end("Failed", 69), {"type": "resumed", "time": 400.0}]
+        + ADOPTED_AND_FOLLOWING[len(RUNNING) :],
+        410,
+        Step.WAIT,
         "",
     ),
     # The race for MASTER_PORT.

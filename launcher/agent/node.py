@@ -3,12 +3,13 @@
 Runs on the nodes: standard library only, Python 3.8.
 """
 
+import _signal as signal  # the interpreter's own part: `signal` would bring enum
 import os
 import sys
 
 from launcher.agent import facts, lean, procs
 from launcher.agent.follow import Follower
-from launcher.agent.spool import Spool
+from launcher.agent.spool import Spool, family
 from launcher.agent.wire import text
 
 
@@ -156,26 +157,38 @@ def follow(session, request):
 
 def stop(session, request):
     """Wish the command stopped: TERM now and KILL after ``grace`` seconds; 0 is KILL now."""
-    _spool(session).wish_stop(request["attempt"], request["grace"], request["reason"])
+    spool = _spool(session)
+    spool.wish_stop(request["attempt"], request["grace"], request["reason"])
+    # Somebody may have stopped the agent itself, with all that it had started.
+    procs.send([pid for pid in spool.agents(request["attempt"]) if procs.stopped(pid)], signal.SIGCONT)
     return {}
 
 
 def sweep(session, request):
-    """End every process that carries the job's marks, and remove the job's directory when asked to."""
-    marks = request["marks"]
-    victims = procs.marked(marks)
-    left = procs.end(lambda: procs.marked(marks), lambda: None) if victims else []
+    """End every process that carries the job's marks or was below its agent, and remove the job's directory when asked to."""
+    marks, job = request["marks"], session.layout.job(session.job)
+    spools = [Spool(os.path.join(job, entry, "spool")) for entry in _entries(job) if entry.startswith("rank-")]
+
+    def ours():
+        return sorted(set(procs.marked(marks)).union(*(family(spool) for spool in spools)) - {os.getpid()})
+
+    victims = ours()
+    left = procs.end(ours, lambda: None) if victims else []
     if request.get("remove"):
-        _remove(session.layout.job(session.job))
+        _remove(job)
     return {"ended": victims, "left": left}
+
+
+def _entries(directory):
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
 
 
 def jobs(session, request):
     """Names of the job directories here with their size in bytes and whether processes of theirs live."""
-    try:
-        names = sorted(os.listdir(session.layout.jobs()))
-    except FileNotFoundError:
-        names = []
+    names = _entries(session.layout.jobs())
     living = {procs.environment(pid).get(b"LAUNCHER_JOB_ID", b"").decode("utf-8", "replace") for pid in procs.everybody()}
     found = {name: {"alive": name in living} for name in names}
     for name in living - set(names) - {""}:

@@ -101,6 +101,24 @@ def marked(marks):
     return sorted(set(found + more) - {os.getpid()})
 
 
+def identified(pids):
+    """[[pid, start time]] of those that live: what tells a process from a later one with its number."""
+    pairs = [[pid, start_time(pid)] for pid in pids]
+    return [pair for pair in pairs if pair[1] is not None]
+
+
+def still(pairs):
+    """Pids of the identified processes that still live, and of their descendants."""
+    found = [pid for pid, started in pairs if start_time(pid) == started]
+    return found + [child for pid in found for child in descendants(pid) if child not in found]
+
+
+def stopped(pid):
+    """True for a process that a signal (SIGSTOP, SIGTSTP) holds still."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] == "T"
+
+
 def everybody():
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 

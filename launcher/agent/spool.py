@@ -4,6 +4,7 @@
     stdout.log stderr.log     what the command printed; the command itself holds these files open
     ranks/attempt_<n>/...     torchrun's per-rank logs (it makes none_<random>/attempt_<restart>/<local rank>/ below)
     agent-<n>.json            who supervises attempt n: pids and start times of supervisor and warden
+    family.json               what was last seen below the supervisor: pids and start times
     stop-<n>.json             a wish to stop attempt n: {"grace": seconds, "reason": text}; grace 0 is KILL
     agent.log                 what the agent itself had to say when it failed
     reserve                   space for the last events and wishes, given back when the disk is full
@@ -81,10 +82,14 @@ class Spool:
 
     def agent_alive(self, attempt):
         """True while the supervisor or the warden of this attempt lives."""
+        return bool(self.agents(attempt))
+
+    def agents(self, attempt):
+        """Pids of the supervisor and the warden of this attempt, of those that live."""
         record = self._load("agent-%d.json", attempt)
         if record is None or record["boot_id"] != procs.boot_id():
-            return False
-        return any(started is not None and procs.start_time(pid) == started for pid, started in record["pids"].values())
+            return []
+        return [pid for pid, started in record["pids"].values() if started is not None and procs.start_time(pid) == started]
 
     def rebooted(self, attempt):
         """True when the machine was started anew since the attempt began."""
@@ -160,11 +165,39 @@ class Spool:
         return left > 0
 
     def _load(self, pattern, attempt):
-        try:
-            with open(self._file(pattern, attempt)) as file:
-                return lean.loads(file.read())
-        except (FileNotFoundError, ValueError):
-            return None
+        return _read_json(self._file(pattern, attempt))
+
+
+def record_family(spool, pids):
+    """Note which processes are below the supervisor, for whoever ends them should it and its warden be killed.
+
+    No file is no harm, and so it gets nothing of the reserve.
+    """
+    path = os.path.join(spool.path, "family.json")
+    try:
+        with open(path + ".part", "w") as file:
+            file.write(lean.dumps({"boot_id": procs.boot_id(), "pids": procs.identified(pids)}))
+        os.replace(path + ".part", path)
+    except OSError:
+        pass
+
+
+def family(spool):
+    """Pids of what was below the supervisor when it was last seen and lives on, descendants included."""
+    record = _read_json(os.path.join(spool.path, "family.json"))
+    try:
+        return procs.still(record["pids"]) if record["boot_id"] == procs.boot_id() else []
+    except (TypeError, ValueError, LookupError):
+        # None, or something that the command put there.
+        return []
+
+
+def _read_json(path):
+    try:
+        with open(path) as file:
+            return lean.loads(file.read())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _add_line(path, line):

@@ -15,7 +15,7 @@ import sys
 import time
 
 from launcher.agent import procs
-from launcher.agent.spool import Spool
+from launcher.agent.spool import Spool, family, record_family
 from launcher.agent.watch import ARRIVED, Watch
 from launcher.agent.wire import raw
 from launcher.agent.workers import Workers
@@ -85,17 +85,17 @@ def _guard(order, spool, supervisor):
     _clean_up_after(order, spool)
 
 
-def _clean_up_after(order, spool, marks=None):
+def _clean_up_after(order, spool, find=None):
     attempt = order["attempt"]
     if spool.outcome(attempt) is not None:
         return
-
-    def find():
-        ours = procs.descendants(os.getpid())
-        return ours + [pid for pid in (procs.marked(marks) if marks else []) if pid not in ours]
-
-    left = procs.end(find, reap_all)
+    left = procs.end(find or (lambda: procs.descendants(os.getpid())), reap_all)
     spool.append("outcome", attempt, kind="agent lost", exit_code=None, signal=None, survivors=left)
+
+
+def orphans(spool, marks):
+    """What a dead supervisor and warden left: what was last seen below them, and what carries the job's marks."""
+    return sorted(set(family(spool) + procs.marked(marks)) - {os.getpid()})
 
 
 def reap_all():
@@ -171,6 +171,8 @@ class Supervisor:
         self.helper = None
         """a warden that is our child, since the first one was killed"""
         self.survivors = []
+        self.family = []
+        """pids below us when it was last looked"""
 
     def run(self):
         procs.become_subreaper()
@@ -187,7 +189,7 @@ class Supervisor:
             self.wait()
             self.reap()
             self.look_after_warden()
-            self.workers.look()
+            self.remember(self.workers.look())
             self.obey()
             self.enforce()
         self.finish()
@@ -247,7 +249,7 @@ class Supervisor:
         return [pid for pid in procs.descendants(os.getpid()) if pid != self.helper]
 
     def look_after_warden(self):
-        """A dead warden is replaced by a child of ours that knows the descendants by their marks."""
+        """A dead warden is replaced by a child of ours, which knows the others by `family` and by their marks."""
         if procs.start_time(self.warden) is not None and (os.getppid() == self.warden or self.helper is not None):
             return
         reader, writer = os.pipe()
@@ -268,7 +270,19 @@ class Supervisor:
         procs.set_name("launcher-warden")
         while os.read(reader, 1):
             pass
-        _clean_up_after(self.order, self.spool, self.marks)
+        _clean_up_after(self.order, self.spool, lambda: orphans(self.spool, self.marks))
+
+    def remember(self, below):
+        """Write down who is below us (``below`` the command, None when nobody looked), should we and our warden be killed."""
+        if below is None:
+            return
+        # Once the command is reaped its number may be anybody's.
+        ours = {self.pid, *below} if self.status is None else set()
+        adopted = [pid for pid in procs.children(os.getpid()) if pid not in (self.pid, self.helper)]
+        seen = sorted({*ours, *adopted, *(child for pid in adopted for child in procs.descendants(pid))})
+        if seen != self.family:
+            self.family = seen
+            record_family(self.spool, seen)
 
     def obey(self):
         wish = self.spool.stop_wish(self.attempt)
@@ -287,6 +301,8 @@ class Supervisor:
                 self.spool.append("stopping", self.attempt, grace=grace, reason=reason)
             top = procs.top_processes(self.pid) if self.status is None else alive
             procs.send([pid for pid in top if pid in alive], signal.SIGTERM)
+            # What is held still hears of it only when it runs again.
+            procs.send([pid for pid in alive if procs.stopped(pid)], signal.SIGCONT)
 
     def enforce(self):
         if self.deadline is None or time.monotonic() < self.deadline or not self.below():

@@ -34,11 +34,14 @@ class Workers:
         return self._due - time.monotonic()
 
     def look(self):
-        """Note the ended ones; when it is time, look for new ones."""
+        """Note the ended ones; when it is time, look for new ones, and return the pids of all that is below the command."""
         self.gather()
-        if time.monotonic() >= self._due:
-            self._pause = _FIRST_LOOK if self._find() else min(self._pause * 1.5, _SLOWEST)
-            self._due = time.monotonic() + self._pause
+        if time.monotonic() < self._due:
+            return None
+        below = procs.descendants(self._command)
+        self._pause = _FIRST_LOOK if self._find(below) else min(self._pause * 1.5, _SLOWEST)
+        self._due = time.monotonic() + self._pause
+        return below
 
     def gather(self):
         """Note the workers that have ended since the last time."""
@@ -51,9 +54,9 @@ class Workers:
             self._tell("worker gone", **worker)
             self._pause = _FIRST_LOOK
 
-    def _find(self):
+    def _find(self, below):
         found = []
-        for pid in procs.descendants(self._command):
+        for pid in below:
             if pid in self._seen:
                 continue
             mine = procs.environment(pid)

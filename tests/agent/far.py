@@ -178,10 +178,6 @@ class Node:
         """Living processes of the command, by the job's marks."""
         return procs.marked(self.marks)
 
-    def end_the_hidden(self) -> None:
-        """End what emptied its environment, by the mark in its argv."""
-        procs.end(lambda: [pid for pid in procs.everybody() if self.mark.encode() in procs._read(pid, "cmdline")], lambda: None)
-
     def close(self) -> None:
         for made in self.links:
             made.close()

@@ -18,11 +18,12 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 IMAGE_DIR = Path(__file__).parent / "image"
+SLURM_IMAGE_DIR = Path(__file__).parent / "slurm" / "image"
 SUITES = ("bookworm", "bullseye")
 SOCKET = Path("/var/run/docker.sock")
 START_SECONDS = 60.0
@@ -114,14 +115,26 @@ def release_engine() -> bool:
     return True
 
 
-def ensure_images() -> dict[str, str]:
+def ensure_images(suites: Sequence[str] = SUITES) -> dict[str, str]:
     """Build what is missing and return suite -> image name, which carries a hash of the image's sources."""
-    names = {suite: f"launcher-cluster:{suite}-{_sources_hash()}" for suite in SUITES}
+    names = {suite: f"launcher-cluster:{suite}-{_sources_hash(IMAGE_DIR)}" for suite in suites}
     if all(_has_image(name) for name in names.values()):
         return names
-    with locked(cache_dir() / "images.lock"), ThreadPoolExecutor(len(SUITES)) as pool:
+    with locked(cache_dir() / "images.lock"), ThreadPoolExecutor(len(names)) as pool:
         list(pool.map(_ensure_image, names.keys(), names.values()))
     return names
+
+
+def ensure_slurm_image() -> str:
+    """The image of the machines of a fake Slurm cluster, which is made on top of a node's; built where it is missing."""
+    name = f"launcher-cluster:slurm-{_sources_hash(IMAGE_DIR, SLURM_IMAGE_DIR)}"
+    if _has_image(name):
+        return name
+    base = ensure_images(["bookworm"])["bookworm"]
+    with locked(cache_dir() / "images.lock"):
+        if not _has_image(name):
+            _build(base, name, SLURM_IMAGE_DIR)
+    return name
 
 
 def _clients() -> list[str]:
@@ -185,9 +198,9 @@ def _has_image(name: str) -> bool:
     return bool(docker("images", "--quiet", name).strip())
 
 
-def _sources_hash() -> str:
+def _sources_hash(*directories: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(IMAGE_DIR.iterdir()):
+    for path in (path for directory in directories for path in sorted(directory.iterdir())):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
@@ -195,7 +208,7 @@ def _sources_hash() -> str:
 def _ensure_image(suite: str, name: str) -> None:
     if not _has_image(name):
         _ensure_base(suite)
-        _build(suite, name)
+        _build(f"debian:{suite}-slim", name, IMAGE_DIR)
 
 
 def _ensure_base(suite: str) -> None:
@@ -244,9 +257,9 @@ def _apt_mirror() -> str:
     return "http://deb.debian.org/debian"
 
 
-def _build(suite: str, name: str) -> None:
+def _build(base: str, name: str, sources: Path) -> None:
     buildx = subprocess.run([client(), "buildx", "version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     # Without the buildx plugin a new client refuses to build unless it is told to take the engine's own builder.
     environment = os.environ | ({} if buildx.returncode == 0 else {"DOCKER_BUILDKIT": "0"})
-    argv = [client(), "build", "--quiet", "--build-arg", f"BASE=debian:{suite}-slim", "--tag", name, str(IMAGE_DIR)]
+    argv = [client(), "build", "--quiet", "--build-arg", f"BASE={base}", "--tag", name, str(sources)]
     run(argv, env=environment)

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.cluster import access
 from tests.cluster.engine import ClusterError, docker
-from tests.cluster.services import READY_SECONDS, STATE, Running, project, states, up, wait_for_banner
+from tests.cluster.place import STATE
+from tests.cluster.services import READY_SECONDS, Running, project, states, up, wait_for_banner
 
 FIRST_BYTE = 100
 LARGEST = 150

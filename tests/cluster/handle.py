@@ -2,53 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster import engine, services
+from tests.cluster import engine, processes, services
 from tests.cluster.access import SERVICES, WITH_TORCH
 from tests.cluster.engine import ClusterError
-from tests.cluster.services import STATE, Running
+from tests.cluster.place import STATE
+from tests.cluster.processes import Process
+from tests.cluster.services import Running
 
 SYSTEM = ("tini", "sleep infinity", "/usr/sbin/sshd", "sshd:")
 """beginnings of the command lines that an idle container, or an ssh session being served, consists of"""
-
-_READ_PROC = r"""
-import json, os
-found = []
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        with open(f"/proc/{pid}/stat") as f:
-            stat = f.read().rpartition(")")[2].split()
-        with open(f"/proc/{pid}/cmdline", "rb") as f:
-            argv = f.read().decode(errors="replace").split("\0")[:-1]
-        with open(f"/proc/{pid}/comm") as f:
-            comm = f.read().strip()
-        with open(f"/proc/{pid}/environ", "rb") as f:
-            environ = dict(e.partition("=")[::2] for e in f.read().decode(errors="replace").split("\0"))
-        uid = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        continue
-    if int(pid) != os.getpid():
-        found.append([int(pid), int(stat[1]), uid, argv or [comm], environ.get("LAUNCHER_JOB_ID"), stat[0]])
-print(json.dumps(found))
-"""
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process of a container, as /proc tells it; ``job_id`` is LAUNCHER_JOB_ID of its environment."""
-
-    pid: int
-    ppid: int
-    uid: int
-    argv: tuple[str, ...]
-    job_id: str | None
-    state: str
-    """one letter: R, S, D, T, Z"""
 
 
 class Cluster:
@@ -123,12 +88,11 @@ class Cluster:
 
     def processes(self, service: str) -> list[Process]:
         """All processes of a container, apart from this look itself."""
-        found = json.loads(self.exec(service, "/usr/bin/python3", "-c", _READ_PROC).stdout)
-        return [Process(pid, ppid, uid, tuple(argv), job, state) for pid, ppid, uid, argv, job, state in found]
+        return processes.parse(self.exec(service, *processes.READ).stdout)
 
     def leftovers(self, service: str) -> list[Process]:
         """Processes that an idle node does not have: what a job left alive, zombies included."""
-        return [p for p in self.processes(service) if p.state == "Z" or not _is_system(p.argv)]
+        return processes.left(self.processes(service), SYSTEM)
 
     def _network(self, verb: str, service: str, *options: str) -> None:
         network = next(s.network for s in SERVICES if s.name == service)
@@ -143,7 +107,3 @@ def start() -> Cluster:
 def why_not() -> str | None:
     """None when the cluster runs or can be started here, else the reason in one sentence."""
     return engine.why_no_engine()
-
-
-def _is_system(argv: Sequence[str]) -> bool:
-    return " ".join(argv).startswith(SYSTEM)

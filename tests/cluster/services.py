@@ -22,14 +22,11 @@ from pathlib import Path
 from tests.cluster import access, engine
 from tests.cluster.access import SERVICES, WITH_TORCH, Networks
 from tests.cluster.engine import ClusterError, docker, locked
+from tests.cluster.place import STATE, checkout_hash, free_subnets, interpreter_mounts
 
-ROOT = Path(__file__).resolve().parents[2]
-STATE = ROOT / ".cluster"
 COMPOSE_FILE = Path(__file__).parent / "docker-compose.yml"
 READY_SECONDS = 60.0
 """from a container's start until sshd greets: tenths of a second, unless the machine is swamped"""
-NODE_PYTHON = (3, 11)
-"""the interpreter of Debian bookworm, for environments whose base interpreter is the system's own"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Running:
 
 def project() -> str:
     """Name of this checkout's containers: two checkouts on one machine do not meet."""
-    return f"launcher-cluster-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
+    return f"launcher-cluster-{checkout_hash()}"
 
 
 def up() -> Running:
@@ -65,7 +62,7 @@ def up() -> Running:
         engine.ensure_engine()
         images = engine.ensure_images()
         keys = access.ensure_keys(STATE)
-        networks = _choose_networks()
+        networks = Networks(**free_subnets(STATE / "networks.json", project(), ("outer", "inner")))
         mounts, refusal = _torch_mounts()
         fingerprint = _fingerprint(images, keys, networks, mounts)
         running = recorded()
@@ -136,34 +133,11 @@ def wait_for_banner(address: str, deadline: float) -> None:
         time.sleep(0.05)
 
 
-def _choose_networks() -> Networks:
-    """Two free /24 networks of 10/8, the same ones at every start of this checkout."""
-    path = STATE / "networks.json"
-    if path.exists():
-        return Networks(**json.loads(path.read_text()))
-    others = [name for name in docker("network", "ls", "--format", "{{.Name}}").split() if not name.startswith(project())]
-    subnets = docker("network", "inspect", "--format", "{{range .IPAM.Config}}{{.Subnet}} {{end}}", *others).split()
-    start = int(hashlib.sha256(str(ROOT).encode()).hexdigest()[:4], 16)
-    for step in range(4096):
-        number = (start + step) % 4096
-        second, third = 208 + number // 128, number % 128 * 2
-        outer, inner = f"10.{second}.{third}", f"10.{second}.{third + 1}"
-        if not any(net.startswith((outer + ".", inner + ".")) for net in subnets):
-            path.write_text(json.dumps({"outer": outer, "inner": inner}))
-            return Networks(outer, inner)
-    raise ClusterError("no free /24 network left between 10.208.0.0 and 10.239.255.0")
-
-
 def _torch_mounts() -> tuple[list[str], str | None]:
     """Directories to mount so that a node can run this interpreter with torch; empty, and why, when it cannot."""
     if importlib.util.find_spec("torch") is None:
         return [], f"{sys.executable} has no torch"
-    paths = {os.path.abspath(p) for p in (sys.prefix, sys.base_prefix)}
-    paths |= {os.path.realpath(p) for p in paths}
-    if "/usr" in paths and sys.version_info[:2] != NODE_PYTHON:
-        return [], "the system's own Python here is not the one of Debian bookworm"
-    paths -= {"/usr"}
-    return sorted(p for p in paths if not any(p.startswith(other + "/") for other in paths)), None
+    return interpreter_mounts()
 
 
 def _fingerprint(images: dict[str, str], keys: str, networks: Networks, mounts: list[str]) -> str:

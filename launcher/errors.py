@@ -11,6 +11,7 @@
     │   ├── HostUnreachable       69   nothing answered at that address
     │   ├── NodeUnusable          69   we are in, but something needed is missing there
     │   └── LinkLost              69   the connection broke; the node may be fine
+    ├── SlurmSilent               69   a command of Slurm's is missing, failed, or did not answer in time
     ├── NodesFailed               69   several NodeErrors, gathered and raised once
     └── CollectFailed             69   the outputs could not be brought here whole
 
@@ -88,6 +89,12 @@ class NodeUnusable(NodeError):
 
 class LinkLost(NodeError):
     """The connection broke or fell silent; what runs on the node is not touched by that."""
+
+
+class SlurmSilent(LauncherError):
+    """A command of Slurm's is missing, failed, or did not answer in time; ``lines`` are its own words."""
+
+    exit_code = 69
 
 
 class NodesFailed(LauncherError):

@@ -21,7 +21,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS: list[set[str]] = [
     {"errors", "agent"},
-    {"status", "model", "code", "ignore", "rsync", "transports"},
+    {"status", "model", "code", "ignore", "rsync", "slurm", "transports"},
     {"cluster", "store", "sync", "environ", "policy", "torchrun", "replica", "reply", "owner"},
     {"planning", "link", "fleet", "outputs", "diagnosis", "feed", "backends", "cleaning"},
     {"api", "coordinator"},
@@ -35,6 +35,7 @@ NEIGHBOURS = {
     ("fleet", "link"),
     ("rsync", "transports"),
     ("transports", "model"),
+    ("transports", "slurm"),
 }
 ACTING = {"coordinator", "fleet", "link", "transports", "sync", "rsync", "outputs", "diagnosis", "replica", "reply", "cleaning"}
 """what acts on nodes: the asking half meets it in the job folder alone"""
@@ -124,7 +125,7 @@ def test_the_command_line_calls_the_front_desk() -> None:
 
 def test_heavy_packages_are_imported_where_they_are_needed() -> None:
     """Never with a module of the paths that list, status and --help take."""
-    heavy = {"paramiko", "fabric", "pydantic", "rich", "yaml", "torch", "pathspec", "invoke", "platformdirs"}
+    heavy = {"ClusterShell", "paramiko", "fabric", "pydantic", "rich", "yaml", "torch", "pathspec", "invoke", "platformdirs"}
     rooms = {
         "cli",
         "api",
@@ -138,6 +139,7 @@ def test_heavy_packages_are_imported_where_they_are_needed() -> None:
         "errors",
         "torchrun",
         "backends",
+        "slurm",
         "__main__",
         "__init__",
     }

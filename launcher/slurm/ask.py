@@ -1,0 +1,248 @@
+"""Questions put to Slurm's commands, with explicit fields and time limits, and answers as typed values.
+
+Three things are kept apart: an answer, the answer that there is no such job, and no answer at all.  A slurmctld that
+is away says nothing about a job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from launcher.errors import SlurmSilent
+from launcher.slurm import hostlist
+from launcher.slurm.states import JobState, state
+
+PATIENCE = 15.0
+"""seconds for one command; Slurm's own tools try again for longer while slurmctld is away"""
+CLOCKS = 60.0
+"""seconds by which slurmctld's clock may differ from ours before a job of this number counts as another one"""
+_LAST_LINES = 5
+
+
+@dataclass(frozen=True)
+class Report:
+    """What Slurm says of a job."""
+
+    state: JobState
+    word: str
+    """the state in Slurm's own words, `CANCELLED by 1000` included"""
+    reason: str
+    """why it waits or ended, in Slurm's own word: `Resources`, `TimeLimit`; empty when it gives none"""
+    submitted_at: float | None
+    started_at: float | None
+    ended_at: float | None
+    """seconds since the epoch"""
+    nodes: tuple[str, ...]
+    exit_code: int | None
+    signal: int | None
+    restarts: int | None
+    source: str
+    """the command that told: squeue, sacct or scontrol"""
+
+
+@dataclass(frozen=True)
+class NoSuchJob:
+    """Slurm answered, and knows no such job (any more), or its number belongs to another one now."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """Nobody could be asked: nothing is known of the job, least of all that it is gone."""
+
+    words: tuple[str, ...]
+
+
+def job_state(job_id: str, submitted_at: float | None, *, name: str | None = None) -> Report | NoSuchJob | NoAnswer:
+    """What is known of the job ``job_id`` that was submitted at ``submitted_at`` (seconds since the epoch).
+
+    squeue is asked first, sacct when squeue knows no such job or does not answer, and scontrol for what an ended job's
+    exit code was.  Slurm counts its numbers anew when its state is lost, so a job that was submitted at another time, or is not
+    called ``name`` where that is given, is another one.
+    """
+    words: list[str] = []
+    answered = False
+    for source in (_from_squeue, _from_sacct, _from_scontrol):
+        try:
+            found = source(job_id)
+        except SlurmSilent as error:
+            words += error.lines or (error.what,)
+            answered = answered or any(_INVALID.search(line) for line in error.lines)
+            continue
+        mine = [one for one in found if _is_mine(one, submitted_at, name)]
+        if mine:
+            return mine[-1].report
+        answered = answered or source is not _from_sacct
+        words += [f"job {job_id} is another one: {one.name}, submitted at {one.report.submitted_at}" for one in found]
+    return (NoSuchJob if answered else NoAnswer)(tuple(words))
+
+
+_INVALID = re.compile("Invalid job id", re.IGNORECASE)
+"""slurmctld's answer for a number that it does not know, in all of its commands"""
+
+
+@dataclass(frozen=True)
+class _Found:
+    report: Report
+    name: str
+
+
+def _is_mine(found: _Found, submitted_at: float | None, name: str | None) -> bool:
+    if name is not None:
+        return found.name == name
+    told = found.report.submitted_at
+    # A requeue sets the submit time anew.
+    return submitted_at is None or told is None or bool(found.report.restarts) or abs(told - submitted_at) <= CLOCKS
+
+
+def _from_squeue(job_id: str) -> list[_Found]:
+    # The name comes last: it may have a `|` in it.
+    text = _run(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%i|%T|%V|%S|%e|%N|%r|%j"])
+    rows = [line.split("|", 7) for line in text.splitlines() if line.count("|") >= 7]
+    return [
+        _Found(_report("squeue", state_=row[1], submit=row[2], start=row[3], end=row[4], nodes=row[5], reason=row[6]), row[7])
+        for row in rows
+        if row[0] == job_id
+    ]
+
+
+def _from_sacct(job_id: str) -> list[_Found]:
+    fields = "JobIDRaw,State,Submit,Start,End,ExitCode,NodeList,Reason,JobName"
+    text = _run(["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", f"--jobs={job_id}", f"--format={fields}"])
+    rows = [line.split("|", 8) for line in text.splitlines() if line.count("|") >= 8]
+    return [
+        _Found(
+            _report("sacct", state_=row[1], submit=row[2], start=row[3], end=row[4], exit_=row[5], nodes=row[6], reason=row[7]),
+            row[8],
+        )
+        for row in rows
+        if row[0] == job_id
+    ]
+
+
+def _from_scontrol(job_id: str) -> list[_Found]:
+    told = _pairs(_run(["scontrol", "--oneliner", "show", "job", job_id]))
+    report = _report(
+        "scontrol",
+        state_=told.get("JobState", ""),
+        submit=told.get("SubmitTime", ""),
+        start=told.get("StartTime", ""),
+        end=told.get("EndTime", ""),
+        exit_=told.get("ExitCode", ""),
+        nodes=told.get("NodeList", ""),
+        reason=told.get("Reason", ""),
+        restarts=told.get("Restarts", ""),
+    )
+    return [_Found(report, told.get("JobName", ""))]
+
+
+def _report(
+    source: str,
+    *,
+    state_: str,
+    submit: str,
+    start: str,
+    end: str,
+    nodes: str,
+    reason: str,
+    exit_: str = "",
+    restarts: str = "",
+) -> Report:
+    code, _, signal = exit_.partition(":")
+    try:
+        names = tuple(hostlist.expand(nodes))
+    except ValueError:  # `(null)` and `None assigned` while it waits
+        names = ()
+    return Report(
+        state(state_),
+        state_,
+        "" if reason in ("None", "(null)", "NonZeroExitCode") else reason,
+        _number(submit),
+        _number(start),
+        _number(end),
+        names,
+        _whole(code),
+        _whole(signal) or None,
+        _whole(restarts),
+        source,
+    )
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text.isascii() and text.isdigit() else None
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def job_gres(job_id: str) -> dict[str, str] | None:
+    """{node: its generic resources, as `gpu:a100:2(IDX:0-1)`} of a running job; None where scontrol cannot be asked."""
+    try:
+        text = _run(["scontrol", "--details", "show", "job", job_id])
+    except SlurmSilent:
+        return None
+    told: dict[str, str] = {}
+    for line in text.splitlines():
+        match = re.match(r"\s+Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", line)
+        if match:
+            told.update(dict.fromkeys(hostlist.expand(match[1]), match[2]))
+    return told
+
+
+def config(key: str) -> str | None:
+    """One value of `scontrol show config`, such as KillWait; None when Slurm has none.  SlurmSilent without an answer."""
+    found = re.search(rf"^{re.escape(key)}\s*= (.*)$", _run(["scontrol", "show", "config"]), re.MULTILINE)
+    value = found[1].strip() if found else "(null)"
+    return None if value in ("(null)", "") else value
+
+
+def kill_wait() -> int:
+    """Seconds between TERM and KILL at a job's time limit (KillWait); 30, Slurm's own default, where it has none."""
+    match = re.match(r"\d+", config("KillWait") or "30")
+    return int(match[0]) if match else 30
+
+
+def srun_port_range() -> tuple[int, int] | None:
+    """The ports that srun may listen at (SrunPortRange), both ends included; None where the site sets none."""
+    match = re.match(r"(\d+)-(\d+)\Z", config("SrunPortRange") or "")
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def node_address(name: str) -> str:
+    """The NodeAddr of a node, a host name or an address; what slurmctld itself connects to.  SlurmSilent without an answer."""
+    told = _pairs(_run(["scontrol", "--oneliner", "show", "node", name]))
+    return told.get("NodeAddr") or name
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """`Key=value` of one of scontrol's lines; a value that has blanks is cut at the first."""
+    return dict(re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", text))
+
+
+def _run(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
+    """What a command of Slurm's prints.  SlurmSilent, with its own words, when it fails."""
+    # %s: times as seconds since the epoch, in no time zone.  Options from SQUEUE_ and SACCT_ variables are not ours.
+    base = {key: value for key, value in (environ or os.environ).items() if not key.startswith(("SQUEUE_", "SACCT_"))}
+    try:
+        done = subprocess.run(
+            words,
+            env={**base, "SLURM_TIME_FORMAT": "%s"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise SlurmSilent(f"there is no {words[0]} on PATH") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmSilent(f"{words[0]} did not answer within {PATIENCE:g} s") from None
+    lines = done.stderr.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+    if done.returncode != 0:
+        raise SlurmSilent(f"{words[0]} failed", lines=lines)
+    return done.stdout.decode(errors="replace")

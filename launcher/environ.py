@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.model import Node, Plan
+from launcher.model import Command, Node, Plan
+from launcher.torchrun import uses_launcher
 
 DROPPED = (
     "RANK",
@@ -139,6 +140,11 @@ def local_gpus(ids: Sequence[str], rank: int, nodes: int) -> list[str]:
     small, extra = divmod(len(ids), nodes)
     start = rank * small + min(rank, extra)
     return list(ids[start : start + small + (rank < extra)])
+
+
+def starts_processes(command: Command) -> bool:
+    """Whether torchrun, or another launcher of processes, is what the command starts; any other program runs once per node."""
+    return command.script is not None or uses_launcher(command.shell or command.argv or "")
 
 
 def processes(plan: Plan, node: Node, facts: Mapping[str, Any]) -> int:

@@ -210,7 +210,8 @@ def _nodes(settings: _Settings, cluster: Cluster, warnings: list[str]) -> tuple[
         return _local_nodes(cluster, asked or 1)
     hosts = _labelled(cluster, label, warnings) if label else cluster.hosts
     if asked is None:
-        settings.origins["nodes"] = "all hosts of the inventory"
+        picked = [settings.origins[key] for key in ("hosts", "exclude", "instance_type") if settings.get(key) is not None]
+        settings.origins["nodes"] = f"all hosts that {' and '.join(picked)} leave" if picked else "all hosts of the inventory"
     if asked is not None and asked > len(hosts):
         kind = f" with instance_type {label}" if label and len(hosts) != len(cluster.hosts) else ""
         problems = [f"{host.name} ({host.address})" for host in hosts]
@@ -301,12 +302,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 def _spec(settings: _Settings, command: Command, user: Mapping[str, str], nodes: int, warnings: list[str]) -> JobSpec:
     nproc = _processes(settings, command)
     text = command.shell or shlex.join(command.argv or ())
-    if (
-        command.script is None
-        and nproc is not None
-        and nproc > 1
-        and not torchrun.uses_launcher(command.shell or command.argv or "")
-    ):
+    if nproc is not None and nproc > 1 and not environ.starts_processes(command):
         warnings.append(
             f"nproc_per_node is {nproc}, but `{text}` starts neither torchrun nor another process launcher: it runs once per node"
         )

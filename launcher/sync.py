@@ -63,8 +63,8 @@ class SyncReport:
     host: str
     code: str
     """the working copy's path on the node"""
-    way: str
-    """none (the mirror was right), pack or rsync"""
+    way: str | None
+    """none (the mirror was right), pack or rsync; None: there is no code"""
     files: int
     """files that travelled"""
     bytes: int
@@ -181,7 +181,7 @@ def sync(peer: Peer, shipment: Shipment | None, project: str, progress: Progress
     began = time.monotonic()
     if shipment is None:
         made = peer.ask("working_copy", project=None)
-        return SyncReport(peer.host.name, made["code"], "none", 0, 0, 0.0, time.monotonic() - began)
+        return SyncReport(peer.host.name, made["code"], None, 0, 0, 0.0, time.monotonic() - began)
     with _released_on_error(peer):
         way, sent, size, notes = _mirror(peer, shipment, project, progress)
         mirrored = time.monotonic()

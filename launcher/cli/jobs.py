@@ -65,7 +65,7 @@ def status_command(job: str, output: str) -> None:
 
 
 def _print_nodes(nodes: list[dict[str, Any]]) -> None:
-    rows: list[tuple[str, ...]] = [("NODE", "HOST", "ADDRESS", "STATUS", "PROCESSES", "PID", "EXIT")]
+    rows: list[tuple[str, ...]] = [("NODE", "HOST", "ADDRESS", "STATUS", "NPROC", "PID", "EXIT")]
     for node in nodes:
         cells = [node[key] for key in ("rank", "host", "address", "status", "nproc_per_node", "pid", "exit_code")]
         rows.append(tuple("-" if cell is None else str(cell) for cell in cells))

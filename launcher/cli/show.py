@@ -174,12 +174,14 @@ def _name(rank: int, view: View) -> str:
 def _reached(event: Mapping[str, Any], view: View) -> str | None:
     if not event["nodes"]:
         return None
-    total = sum(entry["nproc"] for entry in event["nodes"])
-    count = len(event["nodes"])
-    return f"reached {count} node{'s' * (count > 1)}, {total} process{'es' * (total > 1)} to come"
+    count, total = len(event["nodes"]), event.get("processes")
+    to_come = f", {total} process{'es' * (total > 1)} to come" if total else ""
+    return f"reached {count} node{'s' * (count > 1)}{to_come}"
 
 
-def _synced(event: Mapping[str, Any], view: View) -> str:
+def _synced(event: Mapping[str, Any], view: View) -> str | None:
+    if all(entry["way"] is None for entry in event["nodes"]):
+        return None
     files = sum(entry["files"] for entry in event["nodes"])
     if not files:
         return "code is in place: nothing had to be sent"

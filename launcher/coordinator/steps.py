@@ -154,7 +154,10 @@ class Steps:
         self._facts = self._fleet.reach(_programs(self._plan), progress)
         self._check(self._facts)
         nodes = [self._reached_node(rank) for rank in sorted(self._facts)]
-        return [{"type": "reached", "nodes": nodes, "groups": self._groups()}, *self._warnings()]
+        reached = {"type": "reached", "nodes": nodes, "groups": self._groups()}
+        if environ.starts_processes(self._plan.spec.command):
+            reached["processes"] = sum(node["nproc"] for node in nodes)
+        return [reached, *self._warnings()]
 
     def _reached_node(self, rank: int) -> Event:
         facts, node = self._facts[rank], self._plan.nodes[rank]
@@ -173,16 +176,14 @@ class Steps:
         def complain(link: Any) -> None:
             rank = link.rank
             if missing[rank] or rank in no_python:
-                names = ", ".join(missing[rank]) or "python3"
-                step = "name the environment that has it with `python:` or `venv:` in cluster.yaml"
-                raise NodeUnusable(
-                    f"no {names} in the PATH of a non-interactive log-in there", where=link.host.name, next_step=step
-                )
+                raise _not_found(", ".join(missing[rank]) or "python3", link.host.name, self._plan.backend)
             if rank in doomed:
                 what = f"a log-out there ends all processes of {facts[rank]['user']} (KillUserProcesses=yes), a detached job too"
                 raise NodeUnusable(what, where=link.host.name, next_step="loginctl enable-linger, on that node")
 
-        self._fleet.each(complain, "not every node can run the command")
+        # Simulated nodes are one machine, which lacks a program once.
+        ranks = [min(facts)] if self._plan.backend == "local" and missing[min(facts)] else None
+        self._fleet.each(complain, "not every node can run the command", ranks)
 
     def _warnings(self) -> list[Event]:
         """What may go wrong later, a sentence each, nodes with the same trouble in one."""
@@ -334,6 +335,15 @@ class Steps:
 
     def _note(self, text: str) -> None:
         self._tell({"type": "note", "message": text})
+
+
+def _not_found(names: str, host: str, backend: str) -> NodeUnusable:
+    """What to do about a program that a node does not have."""
+    if backend == "local":
+        step = "install it, or name it by its path"
+        return NodeUnusable(f"there is no {names} in PATH here", where="this machine", next_step=step)
+    step = "name the environment that has it with `python:` or `venv:` in cluster.yaml"
+    return NodeUnusable(f"no {names} in the PATH of a non-interactive log-in there", where=host, next_step=step)
 
 
 def _summary(manifest: Manifest, job_id: str) -> Event:

@@ -55,6 +55,7 @@ KILLED = [
     *(*RUNNING, cancel(2), stopping("cancel", 2), *ended(0, 137), *ended(1, 137)),
     *(failure(137), COLLECT_FAILED, end("Terminated", 130)),
 ]
+UNCOLLECTED = [*WELL, DIAGNOSED_WELL, COLLECT_FAILED, end("Failed", 69)]
 
 Row = tuple[str, list[Event], float, Step, str]
 TABLE: list[Row] = [
@@ -221,8 +222,7 @@ TABLE: list[Row] = [
     ),
     (
         "a job that succeeded, likewise, long after its max_run_time",
-        [*WELL, DIAGNOSED_WELL, COLLECT_FAILED, end("Failed", 69), {"type": "resumed", "time": 400.0}]
-        + ADOPTED_AND_FOLLOWING[len(RUNNING) :],
+        [*UNCOLLECTED, {"type": "resumed", "time": 400.0}, *ADOPTED_AND_FOLLOWING[len(RUNNING) :]],
         410,
         Step.WAIT,
         "",

@@ -71,6 +71,30 @@ class MasterOptions:
 
 
 @dataclass(frozen=True)
+class SlurmOptions:
+    """The inventory's `slurm:` section: what sbatch is asked for, as it takes it.  None: left to Slurm."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: str | None = None
+    """minutes, or a text such as 1-12:00:00"""
+    gpus_per_node: str | None = None
+    cpus_per_task: int | None = None
+    """there is one task a node"""
+    mem: str | None = None
+    constraint: str | None = None
+    exclusive: str | bool | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    dependency: str | None = None
+    workdir: str | None = None
+    """where the launcher keeps its things on a node; None: $LAUNCHER_HOME, which all nodes see"""
+    sbatch: Mapping[str, Any] = field(default_factory=dict)
+    """further options by their long names with dashes; True for one that takes no argument"""
+
+
+@dataclass(frozen=True)
 class Command:
     """What every node runs: exactly one of the three is set."""
 
@@ -116,7 +140,7 @@ class Plan:
     job_id: str
     spec: JobSpec
     backend: str
-    """local or ssh"""
+    """local, ssh or slurm"""
     cluster: str
     """the inventory's name"""
     nodes: tuple[Node, ...]
@@ -124,6 +148,9 @@ class Plan:
     """names the mirror on the nodes: the same source folder of the same user gives the same project"""
     ssh: SshOptions = SshOptions()
     master: MasterOptions = MasterOptions()
+    slurm: SlurmOptions = SlurmOptions()
+    template: Host | None = None
+    """of a job that waits in Slurm's queue: what its nodes, which are known when it starts, will be copies of"""
     inventory: str | None = None
     """the file that the hosts were read from; None: built in, or named by --hosts"""
     detached: bool = False

@@ -19,7 +19,7 @@ from launcher.cluster.problems import Location, dotted, validated
 from launcher.cluster.ranges import expand
 from launcher.cluster.textfile import home_expanded
 from launcher.cluster.yamlfile import Document, read_document
-from launcher.model import Host, MasterOptions, SshOptions
+from launcher.model import Host, MasterOptions, SlurmOptions, SshOptions
 
 KIND = "cluster file"
 Entry = tuple[int, str | MappingHost]
@@ -50,6 +50,7 @@ def read_cluster_file(path: str | Path) -> Cluster:
         template=_host("local", "localhost", None, None, defaults, None, document.path.parent),
         ssh=_ssh(model.ssh, document.path.parent),
         master=_master(model.master),
+        slurm=SlurmOptions(**model.slurm.model_dump()),
         path=document.path,
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from launcher.cluster.hosts import endpoints, same_endpoint_key
 from launcher.cluster.ranges import expand, split_list
 from launcher.errors import UsageError
-from launcher.model import Host, MasterOptions, SshOptions
+from launcher.model import Host, MasterOptions, SlurmOptions, SshOptions
 
 PROBLEMS_SHOWN = 200
 """a file with more problems than this is no cluster file; the rest is counted"""
@@ -27,13 +27,14 @@ class Cluster:
 
     name: str
     backend: str
-    """local or ssh"""
+    """local, ssh or slurm"""
     hosts: tuple[Host, ...] = ()
     """in the inventory's order, which is the order of node ranks; local: may be empty, any number of nodes is simulated"""
     template: Host = field(default_factory=lambda: Host("local", "localhost"))
     """a host of which only the `defaults:` are known: what a simulated node of the local backend is a copy of"""
     ssh: SshOptions = field(default_factory=SshOptions)
     master: MasterOptions = field(default_factory=MasterOptions)
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
     path: Path | None = None
     """the file it was read from; None: built in, or named by --hosts"""
 

@@ -28,6 +28,7 @@ from pydantic import (
 )
 
 from launcher.cluster import hosts as host_texts
+from launcher.cluster import sbatch
 from launcher.cluster.inventory import did_you_mean
 from launcher.cluster.ranges import expand, split_list
 from launcher.cluster.scalars import (
@@ -43,8 +44,8 @@ from launcher.cluster.scalars import (
 from launcher.cluster.yamlfile import Fraction, Whole
 
 LATER = "not in this version"
-BACKENDS = ("local", "ssh")
-SECTIONS = {"defaults", "ssh", "master", "env"}
+BACKENDS = ("local", "ssh", "slurm")
+SECTIONS = {"defaults", "ssh", "master", "env", "slurm", "sbatch"}
 """keys that may stand without a value: all of the section is commented out"""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -62,8 +63,6 @@ def _text(value: str) -> str:
 
 
 def _backend(value: str) -> str:
-    if value == "slurm":
-        raise ValueError(LATER)
     return value if value in BACKENDS else _refuse(f"allowed: {', '.join(BACKENDS)}{did_you_mean(value, BACKENDS)}")
 
 
@@ -251,6 +250,11 @@ _TEXT_LIST = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
 _TIME = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION_PATTERN}]}
 _SIZE = {"anyOf": [_FROM_ONE, {"type": "string", "pattern": SIZE_PATTERN}]}
 
+
+def _number_or(pattern: str) -> dict[str, Any]:
+    return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": pattern}]}
+
+
 Text = Annotated[str, AfterValidator(_text)]
 Backend = Annotated[str, AfterValidator(_backend), WithJsonSchema({"type": "string", "enum": list(BACKENDS)})]
 Transport = Annotated[str, AfterValidator(_transport), WithJsonSchema({"const": "auto"})]
@@ -275,6 +279,12 @@ Size = Annotated[int, PlainValidator(_size), WithJsonSchema(_SIZE)]
 EnvValue = Annotated[str, PlainValidator(_value_of_variable), WithJsonSchema({"type": ["string", "integer"]})]
 Env = Annotated[dict[Annotated[str, AfterValidator(_variable)], EnvValue], _none_is(dict)]
 Word = Annotated[str, PlainValidator(_word), WithJsonSchema({"type": ["string", "number"]})]
+TimeLimit = Annotated[str, PlainValidator(sbatch.time_limit), WithJsonSchema(_number_or(sbatch.TIME_PATTERN))]
+GpusOfNode = Annotated[str, PlainValidator(sbatch.gpus), WithJsonSchema(_number_or(sbatch.GPUS_PATTERN))]
+Memory = Annotated[str, PlainValidator(sbatch.memory), WithJsonSchema(_number_or(sbatch.MEMORY_PATTERN))]
+Exclusive = Annotated[Any, PlainValidator(sbatch.exclusive), WithJsonSchema({"enum": [True, "user", "mcs"]})]
+SbatchOption = Annotated[str, AfterValidator(sbatch.option), WithJsonSchema({"type": "string", "pattern": sbatch.OPTION_PATTERN})]
+SbatchArgument = Annotated[Any, PlainValidator(sbatch.argument), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 CommandText = Annotated[Any, PlainValidator(_command), WithJsonSchema({"anyOf": [_TEXT, _WORDS]})]
 Script = Annotated[list[str], PlainValidator(_script), WithJsonSchema({"anyOf": [_TEXT, _WORDS]})]
 Files = Annotated[list[Text], BeforeValidator(_listed), WithJsonSchema(_TEXT_LIST)]
@@ -380,15 +390,47 @@ class Master(_Strict):
     network: NetworkOrAuto = Field(default="auto", description="Network (CIDR) whose addresses are candidates.")
 
 
+class Slurm(_Strict):
+    """What sbatch is asked for. What is not said is left to Slurm."""
+
+    partition: Text | None = Field(default=None, description="Partition, or several with commas.")
+    account: Text | None = Field(default=None, description="Account that the time is charged to.")
+    qos: Text | None = Field(default=None, description="Quality of service.")
+    time: TimeLimit | None = Field(default=None, description='Time limit, such as "24:00:00" or 2-00. Unset: the partition\'s.')
+    gpus_per_node: GpusOfNode | None = Field(default=None, description="GPUs of each node: a number, or type:number.")
+    cpus_per_task: Count | None = Field(default=None, description="CPUs of each node (there is one task a node).")
+    mem: Memory | None = Field(default=None, description="Memory of each node, such as 64G; 0: all of it.")
+    constraint: Text | None = Field(default=None, description="Features that the nodes must have.")
+    exclusive: Exclusive | None = Field(default=None, description="true: whole nodes, shared with nobody.")
+    nodelist: Text | None = Field(default=None, description="Nodes that must be among those of the job.")
+    exclude: Text | None = Field(default=None, description="Nodes that must not.")
+    dependency: Text | None = Field(default=None, description="What the job waits for, such as afterok:1234.")
+    workdir: PathThere | None = Field(
+        default=None, description="Where the launcher keeps its things on a node. Unset: LAUNCHER_HOME, which all nodes must see."
+    )
+    sbatch: Annotated[dict[SbatchOption, SbatchArgument], _none_is(dict)] = Field(
+        default_factory=dict, description="Any other option of sbatch by its long name; true for one that takes no argument."
+    )
+
+    @model_validator(mode="after")
+    def _signal_to_us(self) -> Slurm:
+        if "signal" in self.sbatch:
+            sbatch.signal(self.sbatch["signal"])
+        return self
+
+
 class ClusterFile(_Strict):
     """The machines a job can run on."""
 
     name: Text | None = Field(default=None, description="The cluster's name in lists and messages. Unset: the file's name.")
-    backend: Backend = Field(default="ssh", description="ssh: the hosts below. local: nodes simulated on this machine.")
+    backend: Backend = Field(
+        default="ssh", description="ssh: the hosts below. slurm: nodes that Slurm gives. local: nodes simulated here."
+    )
     defaults: Annotated[Defaults, _none_is(dict)] = Field(default_factory=Defaults, description="What holds for all hosts.")
     hosts: list[HostEntry] = Field(default_factory=list, description="The machines, in the order of node ranks.")
     ssh: Annotated[Ssh, _none_is(dict)] = Field(default_factory=Ssh, description="How hosts are reached.")
     master: Annotated[Master, _none_is(dict)] = Field(default_factory=Master, description="Where the other nodes find node 0.")
+    slurm: Annotated[Slurm, _none_is(dict)] = Field(default_factory=Slurm, description="What sbatch is asked for.")
 
 
 class JobYaml(_Strict):
@@ -397,7 +439,7 @@ class JobYaml(_Strict):
     name: JobName | None = Field(default=None, description="Base of the job's id.")
     cluster: Text | None = Field(default=None, description="The cluster file.")
     hostfile: Text | None = Field(default=None, description="A hostfile instead of a cluster file.")
-    backend: Backend | None = Field(default=None, description="local or ssh.")
+    backend: Backend | None = Field(default=None, description="local, ssh or slurm.")
     nodes: Count | None = Field(default=None, description="How many nodes.")
     nproc_per_node: CountOrAuto | None = Field(
         default=None, description="Processes on each node; auto: as many as it has GPUs, else 1."

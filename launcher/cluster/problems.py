@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from launcher.cluster.inventory import did_you_mean
-from launcher.cluster.models import LATER, Defaults, MappingHost, Master, Ssh
+from launcher.cluster.models import LATER, Defaults, MappingHost, Master, Slurm, Ssh
 from launcher.cluster.yamlfile import Document, Odd
 
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[str | int, ...]
 
 LATER_KEYS = {
-    "cluster file": {"slurm", "images"},
+    "cluster file": {"images"},
     "job file": {
         "hp", "hyperparameters", "input", "inputs", "output_path", "checkpoints_path", "image", "setup", "max_restarts", "spares",
         "requirements", "partition",
@@ -127,5 +127,11 @@ def _unknown_key(model: type[BaseModel], kind: str, location: Location) -> str:
 
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
     """The model that a path leads to."""
-    sections: dict[str | int, type[BaseModel]] = {"defaults": Defaults, "hosts": MappingHost, "ssh": Ssh, "master": Master}
+    sections: dict[str | int, type[BaseModel]] = {
+        "defaults": Defaults,
+        "hosts": MappingHost,
+        "ssh": Ssh,
+        "master": Master,
+        "slurm": Slurm,
+    }
     return sections.get(location[0], model) if location else model

@@ -46,7 +46,7 @@ ONE_PROBLEM = [
     ("- a\n- b\n", "1:1: a list: a mapping of keys is wanted"),
     ("node1", "1:1: node1: a mapping of keys is wanted"),
     # keys
-    ("nam: lab\n" + HOSTS, "1:1: nam: unknown key; allowed: name, backend, defaults, hosts, ssh, master (did you mean name?)"),
+    ("nam: lab\n" + HOSTS, "unknown key; allowed: name, backend, defaults, hosts, ssh, master, slurm (did you mean name?)"),
     (HOSTS + "defaults: {identity-file: k}", "2:12: defaults.identity-file: unknown key;"),
     (HOSTS + "defaults: {identity-file: k}", "(did you mean identity_file?)"),
     ("hosts: [{name: a, adress: b}]", "1:19: hosts[0].adress: unknown key;"),
@@ -54,11 +54,9 @@ ONE_PROBLEM = [
     ("hosts:\n- name: a\n  gpus: 1\n  gpus: 2\n", "4:3: gpus: the same key twice; first in line 3"),
     (HOSTS + "? [a]\n: b\n", "2:3: a key is a word"),
     (HOSTS + "1: b\n", "2:1: 1: unknown key"),
-    (HOSTS + "slurm: {partition: gpu}", "2:1: slurm: not in this version"),
     (HOSTS + "images: []", "2:1: images: not in this version"),
     (HOSTS + "ssh: {transport: openssh}", "2:18: ssh.transport: openssh: not in this version"),
-    (HOSTS + "backend: slurm", "2:10: backend: slurm: not in this version"),
-    (HOSTS + "backend: shh", "2:10: backend: shh: allowed: local, ssh (did you mean ssh?)"),
+    (HOSTS + "backend: shh", "2:10: backend: shh: allowed: local, ssh, slurm (did you mean ssh?)"),
     ("hosts: [{address: a}]", "1:9: hosts[0].name: missing: this key is needed"),
     # sections and lists
     ("name: lab", "1:1: hosts: missing: backend ssh needs at least one host"),
@@ -152,6 +150,22 @@ ONE_PROBLEM = [
     # anchors
     ("hosts: &h [a, *h]", "1:8: contains itself through an alias"),
     ("hosts: [{name: a, <<: 3}]", "3: after << stands a mapping"),
+    # what sbatch would refuse after the job was made, or could not mean here
+    (HOSTS + "slurm: {time: soon}", "2:15: slurm.time: soon: as sbatch takes it: minutes,"),
+    (HOSTS + "slurm: {time: 1:2}", "2:15: slurm.time: 1:2: as sbatch takes it"),
+    (HOSTS + "slurm: {gpus_per_node: 0}", "2:24: slurm.gpus_per_node: 0: a whole number from 1 on, or type:number"),
+    (HOSTS + "slurm: {gpus-per-node: 2}", "2:9: slurm.gpus-per-node: unknown key;"),
+    (HOSTS + "slurm: {cpus_per_task: 0}", "2:24: slurm.cpus_per_task: 0: a whole number from 1 on"),
+    (HOSTS + "slurm: {mem: 1.5G}", "2:14: slurm.mem: 1.5G: MiB of a node"),
+    (HOSTS + "slurm: {exclusive: no}", "2:20: slurm.exclusive: no: true, user or mcs"),
+    (HOSTS + "slurm: {partition: }", "slurm.partition: nothing: no value"),
+    (HOSTS + "slurm: {workdir: scratch}", "2:18: slurm.workdir: scratch: a path on the node"),
+    (HOSTS + "slurm: {sbatch: {array: 0-3}}", "2:18: slurm.sbatch.array: this one is not yours to set: a job of ours is one job"),
+    (HOSTS + "slurm: {sbatch: {gpus-per-node: 2}}", "this one has a key of its own, one level up: gpus_per_node"),
+    (HOSTS + "slurm: {sbatch: {--mail-type: END}}", "2:18: slurm.sbatch.--mail-type: the long name of an option of sbatch"),
+    (HOSTS + "slurm: {sbatch: {hold: false}}", "2:24: slurm.sbatch.hold: false: a text on one line, a number, or true"),
+    (HOSTS + "slurm: {sbatch: {comment: [a]}}", "2:27: slurm.sbatch.comment: a list: a text on one line"),
+    (HOSTS + "slurm: {sbatch: {signal: USR2@90}}", "2:8: slurm: a mapping: sbatch.signal: B:NAME@SECONDS"),
     # a backend that leaves a key without a meaning
     ("backend: local\nssh: {connect_timeout: 3}", "2:1: ssh: means nothing with `backend: local`"),
     ("backend: local\nhosts: ['u@a']", "2:9: hosts[0]: means nothing with `backend: local`"),
@@ -179,8 +193,8 @@ hosts:
   - {name: b, gpus: x}
   - a
   - {name: c, address: a}
-slurm: {}
-slurm: {}
+images: {}
+images: {}
 """
     assert [problem.split(": ", 2)[:2] for problem in problems(tmp_path, text)] == [
         ["1:1", "nam"],
@@ -190,8 +204,8 @@ slurm: {}
         ["6:21", "hosts[2].gpus"],
         ["7:5", "hosts[3]"],
         ["8:5", "hosts[4]"],
-        ["9:1", "slurm"],
-        ["10:1", "slurm"],
+        ["9:1", "images"],
+        ["10:1", "images"],
     ]
 
 

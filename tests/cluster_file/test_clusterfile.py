@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cluster import Cluster, load_cluster
-from launcher.model import Host, MasterOptions, SshOptions
+from launcher.model import Host, MasterOptions, SlurmOptions, SshOptions
 
 
 def loaded(tmp_path: Path, text: str | bytes, files: tuple[str, ...] = ()) -> Cluster:
@@ -154,3 +154,18 @@ def test_a_shared_address_with_different_ports_is_two_hosts(tmp_path: Path) -> N
     """Machines behind one forwarding address differ by port."""
     cluster = loaded(tmp_path, "hosts: ['gate:2201', 'gate:2202', {name: c, address: gate, port: 2203}]")
     assert [host.port for host in cluster.hosts] == [2201, 2202, 2203]
+
+
+def test_what_sbatch_is_asked_for_is_kept_as_it_is_written(tmp_path: Path) -> None:
+    """Time limits need no quotes, numbers keep their text, and option names have dashes; hosts are not needed."""
+    text = """\
+backend: slurm
+slurm: {partition: "a,b", time: 1:30:00, gpus_per_node: 2, mem: 0, exclusive: yes, cpus_per_task: 4,
+        sbatch: {mail_type: END, nice: 10, spread-job: true, signal: "B:USR1@120"}}
+"""
+    cluster = loaded(tmp_path, text)
+    extra = {"mail-type": "END", "nice": "10", "spread-job": True, "signal": "B:USR1@120"}
+    assert cluster.slurm == SlurmOptions(
+        partition="a,b", time="1:30:00", gpus_per_node="2", mem="0", exclusive=True, cpus_per_task=4, sbatch=extra
+    )
+    assert (cluster.backend, cluster.hosts) == ("slurm", ())

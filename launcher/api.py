@@ -126,10 +126,29 @@ def describe(folder: Folder) -> dict[str, Any]:
         "master_port": port,
         "nodes": [_node(node, seen) for node in plan_.get("nodes", [])],
         "failure": seen.failure,
-        "model_data": seen.model or str(folder.output / "model"),
+        "model_data": seen.model,
         "coordinator": coordinator_state(folder, seen),
         "folder": str(folder.root),
     }
+
+
+def node_count(folder: Folder) -> int:
+    """How many nodes the job has."""
+    return len((read_json(folder.plan) or {}).get("nodes", []))
+
+
+def world_size(folder: Folder, seen: View) -> int | None:
+    """How many processes torchrun starts in all, which have the ranks from 0 on; None where that is not known (yet)."""
+    from launcher.environ import starts_processes
+    from launcher.model import Command, from_json
+
+    spec = (read_json(folder.plan) or {}).get("spec", {})
+    if not starts_processes(from_json(Command, spec.get("command", {}))):
+        return None
+    told = [node.nproc for node in seen.nodes.values()]
+    if told and None not in told:
+        return sum(nproc or 0 for nproc in told)
+    return spec["nproc_per_node"] * node_count(folder) if spec.get("nproc_per_node") else None
 
 
 def _node(planned: Mapping[str, Any], seen: View) -> dict[str, Any]:

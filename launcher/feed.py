@@ -88,6 +88,10 @@ class Feed:
             yield from self._new_lines(log)
         yield from (event for event in events if event["type"] == "end")
 
+    def logged(self) -> set[tuple[int, int | None]]:
+        """(node, global rank or None) of all logs with something in them, of those that were looked at."""
+        return {(log.node, self.rank_of(log.node, log.local_rank)) for log in self._logs.values() if log.path.stat().st_size}
+
     def wait(self, seconds: float = POLL_SECONDS) -> None:
         """Until something may be new; many nodes that tell something at once are heard together."""
         self._watch.wait(seconds)

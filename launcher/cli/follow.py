@@ -6,8 +6,12 @@ import os
 import signal
 import time
 from types import FrameType, TracebackType
+from typing import NoReturn
+
+import click
 
 from launcher import api
+from launcher.cli import options
 from launcher.cli.show import Screen
 from launcher.feed import Feed
 from launcher.store import Folder
@@ -76,6 +80,13 @@ def follow(
         feed.wait()
     screen.finish(folder, feed.view)
     return int(feed.view.end["exit_code"]) if feed.view.end else 0
+
+
+def exit_as_the_job(ctx: click.Context, folder: Folder, output: str, code: int) -> NoReturn:
+    """The last act of whatever watched a job to its end: the document for programs, and the job's exit code."""
+    if output == "json":
+        options.print_json(api.describe(folder))
+    ctx.exit(code)
 
 
 def until_end(folder: Folder, timeout: float | None = None) -> Feed | None:

@@ -9,7 +9,7 @@ import click
 
 from launcher import api
 from launcher.cli import options
-from launcher.cli.show import ending, when
+from launcher.cli.show import ending, is_empty, when
 
 
 @click.command("list")
@@ -55,13 +55,20 @@ def status_command(job: str, output: str) -> None:
     if told["master_addr"]:
         click.echo(f"master       {told['master_addr']} port {told['master_port']}")
     click.echo(f"folder       {told['folder']}")
-    click.echo(f"model        {told['model_data']}")
+    click.echo(f"model        {_model(told)}")
     _print_nodes(told["nodes"])
     seen = api.view(folder)
     if seen.end is not None and seen.end["status"] != "Succeed":
         click.echo(ending(folder, seen))
     elif told["coordinator"] in ("lost", "key unavailable"):
         click.echo(f"  next: launcher attach {told['job_id']} (starts a new coordinator, with the keys of this terminal)")
+
+
+def _model(told: dict[str, Any]) -> str:
+    """The model's path, or that there is none."""
+    if told["model_data"] is None:
+        return "none: no outputs were collected" if told["ended_at"] else "not yet: outputs are collected at the end"
+    return f"{told['model_data']}{' (empty)' if is_empty(Path(told['model_data'])) else ''}"
 
 
 def _print_nodes(nodes: list[dict[str, Any]]) -> None:
@@ -95,30 +102,32 @@ def cancel_command(job: str, now: bool, no_wait: bool, output: str) -> None:
 @options.output
 @click.pass_context
 def model_data_command(ctx: click.Context, job: str, output: str) -> None:
-    """Say where a job's model lies, after checking it against its manifest; exits 69 when it is not whole."""
+    """Say where a job's model lies, after checking it against its manifest; exits 69 when there is none or it is not whole."""
     from launcher.outputs import verify
 
     folder = api.find(job)
     told = api.describe(folder)
-    path = Path(told["model_data"])
-    problems = verify(folder.output) if (folder.output / "model.json").exists() else [f"nothing was collected to {folder.output}"]
-    files = [str(file.relative_to(path)) for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else []
+    path = None if told["model_data"] is None else Path(told["model_data"])
+    problems = [f"no outputs were collected{'' if told['ended_at'] else ' yet'}"] if path is None else verify(folder.output)
+    files = [str(file.relative_to(path)) for file in sorted(path.rglob("*")) if file.is_file()] if path is not None else []
     if output == "json":
         document = {
             "job_id": folder.job_id,
             "status": told["status"],
-            "model_data": str(path),
+            "model_data": told["model_data"],
             "complete": not problems,
             "problems": problems,
             "files": files,
         }
-        options.print_json({"schema_version": 1, **document, "manifest": str(folder.output / "model.json")})
+        manifest = None if path is None else str(folder.output / "model.json")
+        options.print_json({"schema_version": 1, **document, "manifest": manifest})
     else:
         if told["status"] != "Succeed":
             click.echo(f"warning: the job has not succeeded: {told['status']}", err=True)
         elif not files:
             click.echo("warning: the model is empty: the command wrote nothing to $PAI_OUTPUT_MODEL", err=True)
         for problem in problems:
-            click.echo(f"warning: {problem}", err=True)
-        click.echo(str(path))
-    ctx.exit(69 if problems and told["status"] == "Succeed" else 0)
+            click.echo(f"error: {problem}", err=True)
+        if path is not None:
+            click.echo(str(path))
+    ctx.exit(69 if problems else 0)

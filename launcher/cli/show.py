@@ -100,7 +100,7 @@ class Screen:
 
     def _model(self, path: Path, success: bool) -> None:
         """The model's path, as the last line; of a job that failed only where there is something in it."""
-        empty = not (path.is_dir() and any(path.iterdir()))
+        empty = is_empty(path)
         if empty and success:
             self.warn("the model is empty: the command wrote nothing to $PAI_OUTPUT_MODEL")
         if success or not empty:
@@ -249,6 +249,11 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any], View], str | None]] = {
 }
 
 
+def is_empty(model: Path) -> bool:
+    """True where the command left nothing to collect as its model."""
+    return not (model.is_dir() and any(model.iterdir()))
+
+
 def ending(folder: Folder, view: View) -> str:
     """Why a job did not succeed: what, where, the last lines, and the next step."""
     assert view.end is not None
@@ -263,7 +268,9 @@ def ending(folder: Folder, view: View) -> str:
     if view.collect_error is not None:
         lines.append(f"  next: launcher resume {folder.job_id} collects the outputs, without training again")
     elif "  next: " not in lines[0]:
-        lines.append(f"  next: launcher logs {folder.job_id}; everything is in {folder.root}")
+        # Where nothing ran, there is nothing to read.
+        logs = any(log.stat().st_size for log in folder.logs.rglob("*.log"))
+        lines.append(f"  {f'next: launcher logs {folder.job_id}; ' if logs else ''}everything is in {folder.root}")
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ import click
 
 from launcher import api, planning
 from launcher.cli import options
-from launcher.cli.follow import Interrupts, follow
+from launcher.cli.follow import Interrupts, exit_as_the_job, follow
 from launcher.cli.show import Screen
 from launcher.cluster import parse_duration, parse_name, parse_size
 from launcher.model import Command, to_json
@@ -73,11 +73,9 @@ def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, 
         folder = api.submit(drafted, screen.note, interrupts.note_from_now_on, prepared)
         screen.begin(folder, drafted.plan)
         code = follow(folder, screen, interrupts, until_running=detach, quiet=detach)
-    if output == "json":
-        options.print_json(api.describe(folder))
-    elif detach and code == 0:
+    if detach and code == 0 and output == "text":
         click.echo(folder.job_id)
-    ctx.exit(code)
+    exit_as_the_job(ctx, folder, output, code)
 
 
 def _request(ctx: click.Context, words: tuple[str, ...], said: dict[str, Any], detach: bool) -> planning.Request:

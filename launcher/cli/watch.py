@@ -10,10 +10,11 @@ import click
 
 from launcher import api
 from launcher.cli import options
-from launcher.cli.follow import follow, leave_quietly, until_end
+from launcher.cli.follow import exit_as_the_job, follow, leave_quietly, until_end
 from launcher.cli.show import Screen, sentence_of, when
 from launcher.errors import UsageError
 from launcher.feed import Feed, Lines
+from launcher.store import Folder
 
 
 @click.command("attach")
@@ -25,10 +26,7 @@ def attach_command(ctx: click.Context, job: str, output: str) -> None:
     folder = api.find(job)
     leave_quietly()
     api.ensure_coordinator(folder)
-    code = follow(folder, Screen(output), None)
-    if output == "json":
-        options.print_json(api.describe(folder))
-    ctx.exit(code)
+    exit_as_the_job(ctx, folder, output, follow(folder, Screen(output), None))
 
 
 @click.command("resume")
@@ -41,10 +39,8 @@ def resume_command(ctx: click.Context, /, job: str, output: str) -> None:
     seen = Feed(folder, tail=0)
     seen.read_events()
     api.resume(folder)
-    code = follow(folder, Screen(output), None, feed=seen)
-    if output == "json":
-        options.print_json(api.describe(folder))
-    ctx.exit(code)
+    leave_quietly()
+    exit_as_the_job(ctx, folder, output, follow(folder, Screen(output), None, feed=seen))
 
 
 @click.command("wait")
@@ -59,19 +55,17 @@ def wait_command(ctx: click.Context, job: str, timeout: float | None, output: st
     if feed is None:
         click.echo(f"{folder.job_id} is still {api.view(folder).status.value}", err=True)
         ctx.exit(75)
-    if output == "json":
-        options.print_json(api.describe(folder))
-    else:
+    if output == "text":
         Screen(output).finish(folder, feed.view)
     assert feed.view.end is not None
-    ctx.exit(int(feed.view.end["exit_code"]))
+    exit_as_the_job(ctx, folder, output, int(feed.view.end["exit_code"]))
 
 
 @click.command("logs")
 @click.argument("job")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the job ends; Ctrl-C only leaves.")
-@click.option("--node", type=int, metavar="N", help="Only this node.")
-@click.option("--rank", type=int, metavar="R", help="Only the process of this global rank.")
+@click.option("--node", type=click.IntRange(min=0), metavar="N", help="Only this node.")
+@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Only the process of this global rank.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N lines of each log.")
 @click.option("--grep", metavar="REGEX", help="Only lines that match.")
 @click.option("--stderr", is_flag=True, help="Only what was printed to stderr.")
@@ -93,7 +87,7 @@ def logs_command(
         if feed.ended or not following:
             break
         feed.wait()
-    wanted.complain(folder.job_id)
+    wanted.complain(folder, feed)
 
 
 def _print(lines: Lines, screen: Screen, output: str) -> None:
@@ -110,7 +104,6 @@ def _print(lines: Lines, screen: Screen, output: str) -> None:
 class _Filter:
     def __init__(self, node: int | None, rank: int | None, grep: str | None, stderr: bool) -> None:
         self._node, self._rank, self._stderr = node, rank, stderr
-        self._seen: set[tuple[int, int | None]] = set()
         try:
             self._pattern = None if grep is None else re.compile(grep.encode())
         except re.error as error:
@@ -120,7 +113,6 @@ class _Filter:
         """The lines that are wanted."""
         import dataclasses
 
-        self._seen.add((lines.node, lines.rank))
         fits = (
             self._node in (None, lines.node)
             and self._rank in (None, lines.rank)
@@ -129,21 +121,37 @@ class _Filter:
         kept = [line for line in lines.lines if self._pattern is None or self._pattern.search(line)] if fits else []
         return dataclasses.replace(lines, lines=kept)
 
-    def complain(self, job: str) -> None:
-        """A node or rank that the job has no line of is rather a mistake than an empty log."""
-        ranks = sorted({rank for _, rank in self._seen if rank is not None})
-        if self._rank is not None and self._rank not in ranks:
-            known = [
-                f"ranks with output: {', '.join(map(str, ranks))}"
-                if ranks
-                else "no process has a rank so far: only those that torchrun starts have one"
-            ]
-            raise UsageError(
-                f"{job} has no output of rank {self._rank}", problems=known, next_step="--node N shows all of a node"
-            )
-        if self._node is not None and self._node not in {node for node, _ in self._seen}:
-            nodes = ", ".join(str(node) for node in sorted({node for node, _ in self._seen}))
-            raise UsageError(f"{job} has no output of node {self._node}", problems=[f"nodes with output: {nodes or 'none'}"])
+    def complain(self, folder: Folder, feed: Feed) -> None:
+        """Say it where nothing was printed that could be shown; UsageError for a node or rank that the job can never have."""
+        logged = feed.logged()
+        if self._rank is not None:
+            self._complain_of_rank(self._rank, folder, feed, logged)
+        elif self._node is not None and self._node not in {node for node, _ in logged}:
+            count = api.node_count(folder)
+            if self._node >= count:
+                raise UsageError(f"{folder.job_id} has no node {self._node}", problems=[f"its nodes are 0 to {count - 1}"])
+            _say_nothing_of(f"node {self._node}", feed)
+
+    def _complain_of_rank(self, rank: int, folder: Folder, feed: Feed, logged: set[tuple[int, int | None]]) -> None:
+        nodes = [node for node, other in logged if other == rank]
+        if nodes and self._node not in (None, *nodes):
+            raise UsageError(f"rank {rank} of {folder.job_id} runs on node {nodes[0]}, not on node {self._node}")
+        if nodes:
+            return
+        world = api.world_size(folder, feed.view)
+        if (world is None and not feed.ended) or (world is not None and rank < world):
+            _say_nothing_of(f"rank {rank}", feed)
+            return
+        ranks = sorted({other for _, other in logged if other is not None})
+        known = "no process has a rank: only those that torchrun starts have one"
+        if world or ranks:
+            known = f"ranks: 0 to {world - 1}" if world else f"ranks with output: {', '.join(map(str, ranks))}"
+        what, step = f"{folder.job_id} has no output of rank {rank}", "--node N shows all of a node"
+        raise UsageError(what, problems=[known], next_step=step)
+
+
+def _say_nothing_of(whom: str, feed: Feed) -> None:
+    click.echo(f"{whom} printed nothing" if feed.ended else f"{whom} has printed nothing yet", err=True)
 
 
 @click.command("events")

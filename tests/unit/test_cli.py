@@ -15,8 +15,8 @@ import pytest
 from launcher.cli import _COMMANDS
 from launcher.model import to_json
 from launcher.planning import Request, draft
-from launcher.store import Folder, Store, write_json
-from tests.unit.stories import BADLY, COLLECTED, DIAGNOSED_WELL, RUNNING, WELL, Event, created, end, failure
+from launcher.store import Folder, Store, read_json, write_json
+from tests.unit.stories import BADLY, COLLECTED, DIAGNOSED_WELL, FRESH, RUNNING, WELL, Event, broken, created, end, failure
 
 STATUS_KEYS = {
     "job_id", "status", "reason_code", "reason_message", "exit_code", "backend", "attempt", "created_at", "started_at",
@@ -173,7 +173,7 @@ def test_logs_can_be_chosen(home: Path, options: list[str], count: int) -> None:
     assert done.returncode == 0 and len(done.stdout.splitlines()) == count
 
 
-@pytest.mark.parametrize(("option", "text"), [("--rank", "no output of rank 7"), ("--node", "0, 1")])
+@pytest.mark.parametrize(("option", "text"), [("--rank", "no output of rank 7"), ("--node", "its nodes are 0 to 1")])
 def test_a_rank_or_node_that_is_not_there_is_said(home: Path, option: str, text: str) -> None:
     """Silence would look like a process that prints nothing."""
     job(FINISHED)
@@ -181,7 +181,7 @@ def test_a_rank_or_node_that_is_not_there_is_said(home: Path, option: str, text:
     assert (done.returncode, done.stdout) == (2, "") and text in done.stderr
 
 
-@pytest.mark.parametrize(("option", "what"), [("--rank", "no process has a rank"), ("--node", "nodes with output: 0, 1")])
+@pytest.mark.parametrize(("option", "what"), [("--rank", "no process has a rank"), ("--node", "has no node 9")])
 def test_logs_of_nobody_are_a_mistake(home: Path, option: str, what: str) -> None:
     """A node or rank that the job does not have is told with those it has."""
     job(FINISHED)
@@ -190,13 +190,65 @@ def test_logs_of_nobody_are_a_mistake(home: Path, option: str, what: str) -> Non
 
 
 def test_model_data_is_one_document(home: Path) -> None:
-    """Of a job that collected nothing it says so and names the place nevertheless."""
-    folder = job(RUNNING)
-    told = document("model-data", "latest")
+    """Of a job that collected nothing it has no path, and status has none either."""
+    job(RUNNING)
+    told = document("model-data", "latest", code=69)
     assert told.keys() >= {"job_id", "status", "model_data", "complete", "problems"}
-    assert (told["status"], told["complete"], told["model_data"]) == ("Running", False, str(folder.output / "model"))
+    assert (told["status"], told["complete"], told["model_data"]) == ("Running", False, None)
     done = launcher("model-data", "latest")
-    assert done.stdout == f"{folder.output / 'model'}\n" and "has not succeeded" in done.stderr
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "has not succeeded" in done.stderr and "no outputs were collected yet" in done.stderr
+    assert document("status", "latest")["model_data"] is None
+    assert "not yet: outputs are collected at the end" in launcher("status", "latest").stdout
+
+
+def test_the_model_of_an_ended_job_without_outputs_is_none(home: Path) -> None:
+    """Nor is a place to look for logs named where nothing ran."""
+    folder = job([*FRESH, broken(), end("InitializeFailed", 69)])
+    for log in folder.logs.rglob("*.log"):
+        log.unlink()
+    told = launcher("status", "latest").stdout
+    assert "model        none: no outputs were collected" in told and f"\n  everything is in {folder.root}" in told
+    assert "launcher logs" not in told
+    done = launcher("model-data", "latest")
+    assert (done.returncode, done.stdout) == (69, "") and "error: no outputs were collected\n" in done.stderr
+
+
+def training(events: list[Event]) -> Folder:
+    """As `job`, of a command that torchrun starts; local rank 1 of node 0 has printed a line."""
+    folder = job(events)
+    write_json(folder.plan, {**read_json(folder.plan), "spec": {"command": {"script": ["train.py"]}, "nproc_per_node": 2}})
+    log = folder.rank_log(0, 0, 1)
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"said\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("events", "options", "code", "text"),
+    [
+        ([], ["--rank", "3"], 0, "rank 3 has printed nothing yet"),
+        (RUNNING, ["--rank", "3"], 0, "rank 3 has printed nothing yet"),
+        (RUNNING, ["--rank", "4"], 2, "ranks: 0 to 3"),
+        (RUNNING, ["--rank", "1", "--node", "1"], 2, "rank 1 of"),
+        (RUNNING, ["--rank", "1", "--tail", "0"], 0, ""),
+        (FINISHED, ["--rank", "3"], 0, "rank 3 printed nothing"),
+        (RUNNING, ["--rank", "-1"], 2, "--rank"),
+    ],
+)
+def test_a_rank_that_may_print_later_is_no_mistake(
+    home: Path, events: list[Event], options: list[str], code: int, text: str
+) -> None:
+    """Only one that the job can never have exits 2."""
+    training(events)
+    done = launcher("logs", "latest", *options)
+    assert (done.returncode, done.stdout) == (code, "") and text in done.stderr
+
+
+def test_a_plain_command_that_runs_may_start_torchrun_later(home: Path) -> None:
+    """A shell script may; so a rank of it can come until the job has ended."""
+    job(RUNNING)
+    assert "has printed nothing yet" in launcher("logs", "latest", "--rank", "5").stderr
 
 
 def test_wait_exits_as_the_job_did(home: Path) -> None:

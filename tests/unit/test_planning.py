@@ -197,6 +197,16 @@ def test_a_missing_inventory_is_never_a_silent_local_run(here: Path, monkeypatch
     assert "none.yaml" in refusal()
 
 
+def test_hosts_that_were_picked_are_not_all_of_the_inventory(lab: str) -> None:
+    """The plan says by what the number of nodes came about."""
+    for said, origin in (
+        ({}, "all hosts of the inventory"),
+        ({"hosts": "a,b"}, "all hosts that --hosts leave"),
+        ({"exclude": "b", "instance_type": "big"}, "all hosts that --exclude and --instance-type leave"),
+    ):
+        assert planned(cluster=lab, **said).plan.origins["nodes"] == origin
+
+
 def test_all_hosts_are_taken_unless_fewer_are_asked_for(lab: str) -> None:
     """In the inventory's order; --hosts gives another."""
     plan = planned(cluster=lab).plan

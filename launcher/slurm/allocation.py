@@ -21,8 +21,8 @@ class AllocatedNode:
     name: str
     """its NodeName, which Slurm's commands understand; no address"""
     cpus: int | None
-    gpus: int | None
-    """None where nobody could tell"""
+    gpus: int
+    """all that the job holds there.  A step sees as many only when it asks by :func:`step_options`"""
     gpu_type: str | None
     """None where GPUs have no type, or several"""
 
@@ -53,7 +53,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
 
     GPUs are what `scontrol show job -d` says of each node; the environment knows them only of this node, and not with
     every way to ask for them.  UsageError, with every problem, for variables that cannot be read or that disagree, and
-    for a heterogeneous job.
+    for a heterogeneous job; SlurmSilent when scontrol does not answer.
     """
     job_id = environ.get("SLURM_JOB_ID")
     if not job_id:
@@ -70,10 +70,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
     restarts = _number(environ, "SLURM_RESTART_COUNT", problems)
     if problems:
         raise UsageError(f"the environment of Slurm job {job_id} cannot be read", problems=problems)
-    nodes = tuple(
-        AllocatedNode(name, count, gpu.count if gpu else None, gpu.type if gpu else None)
-        for name, count, gpu in zip(names, cpus, given, strict=True)
-    )
+    nodes = tuple(AllocatedNode(name, count, gpu.count, gpu.type) for name, count, gpu in zip(names, cpus, given, strict=True))
     return Allocation(
         job_id,
         environ.get("SLURM_CLUSTER_NAME") or None,
@@ -82,6 +79,17 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         step(environ),
         environ.get("ENVIRONMENT") == "BATCH",
     )
+
+
+def step_options(nodes: Sequence[AllocatedNode]) -> list[str]:
+    """What srun needs so that one task a node sees all GPUs that the job holds on these nodes, unequal ones included.
+
+    Without it a step repeats the job's own request: of `--gpus-per-task=1 -n2` on one node a single task sees one GPU
+    of two, and of `--exclusive` alone none.  `--gpus-per-node` is refused with unequal nodes; the sum is taken with every
+    form of asking (tried on 22.05).
+    """
+    total = sum(node.gpus for node in nodes)
+    return [f"--gpus={total}"] if total else []
 
 
 def step(environ: Mapping[str, str]) -> str | None:
@@ -137,37 +145,33 @@ def _cpus(environ: Mapping[str, str], nodes: int, problems: list[str]) -> Sequen
     return numbers
 
 
-def _gpus(environ: Mapping[str, str], job_id: str, names: list[str], problems: list[str]) -> Sequence[gpus.Gpus | None]:
-    told = ask.job_gres(job_id)
-    per_node: list[gpus.Gpus | None] = []
+def _gpus(environ: Mapping[str, str], job_id: str, names: list[str], problems: list[str]) -> list[gpus.Gpus]:
+    told = ask.job_gres(job_id, environ)
+    held: list[gpus.Gpus] = []
     for name in names:
+        if name not in told:
+            problems.append(f"`scontrol show job -d {job_id}` says nothing of node {name}")
         try:
-            per_node.append(None if told is None else gpus.gres(told.get(name, "")))
+            held.append(gpus.gres(told.get(name, "")))
         except ValueError as error:
             problems.append(f"`scontrol show job -d {job_id}`, node {name}: {error}")
-            per_node.append(None)
+            held.append(gpus.Gpus(0, None))
+    # In a step these variables tell what the step asked for, which may be less than the job did.
+    if not problems and step(environ) is None:
+        _compare(environ, names, held, problems)
+    return held
+
+
+def _compare(environ: Mapping[str, str], names: list[str], held: list[gpus.Gpus], problems: list[str]) -> None:
+    """Note where the job holds fewer GPUs than were asked for; --exclusive gives it more, which is well."""
+    per_node, total = (environ.get(name, "0") for name in ("SLURM_GPUS_PER_NODE", "SLURM_GPUS"))
     try:
-        return _compared(environ, names, per_node, problems)
+        wanted, wanted_in_all = gpus.asked(per_node).count, gpus.asked(total).count
     except ValueError as error:
-        problems.append(str(error))
-        return per_node
-
-
-def _compared(
-    environ: Mapping[str, str], names: list[str], per_node: list[gpus.Gpus | None], problems: list[str]
-) -> list[gpus.Gpus | None]:
-    """``per_node``, completed from --gpus-per-node and held against it and --gpus."""
-    text = environ.get("SLURM_GPUS_PER_NODE")
-    if text is not None:
-        wanted = gpus.asked(text)
-        for index, name in enumerate(names):
-            found = per_node[index]
-            if found is None:
-                per_node[index] = wanted
-            elif found.count != wanted.count:
-                problems.append(f"SLURM_GPUS_PER_NODE={text} was asked for, but the job holds {found.count} on {name}")
-    text = environ.get("SLURM_GPUS")
-    held = [found.count for found in per_node if found is not None]
-    if text is not None and len(held) == len(names) and sum(held) != gpus.asked(text).count:
-        problems.append(f"SLURM_GPUS={text} was asked for, but the job holds {sum(held)} on {', '.join(names)}")
-    return per_node
+        problems.append(f"SLURM_GPUS_PER_NODE={per_node}, SLURM_GPUS={total}: {error}")
+        return
+    for name, found in zip(names, held, strict=True):
+        if found.count < wanted:
+            problems.append(f"SLURM_GPUS_PER_NODE={per_node} was asked for, but the job holds {found.count} on {name}")
+    if sum(found.count for found in held) < wanted_in_all:
+        problems.append(f"SLURM_GPUS={total} was asked for, but the job holds {sum(found.count for found in held)} in all")

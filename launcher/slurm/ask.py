@@ -181,12 +181,9 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def job_gres(job_id: str) -> dict[str, str] | None:
-    """{node: its generic resources, as `gpu:a100:2(IDX:0-1)`} of a running job; None where scontrol cannot be asked."""
-    try:
-        text = _run(["scontrol", "--details", "show", "job", job_id])
-    except SlurmSilent:
-        return None
+def job_gres(job_id: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """{node: the generic resources that a running job holds there, as `gpu:a100:2(IDX:0-1)`}.  SlurmSilent without an answer."""
+    text = _run(["scontrol", "--details", "show", "job", job_id], environ)
     told: dict[str, str] = {}
     for line in text.splitlines():
         match = re.match(r"\s+Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", line)
@@ -211,7 +208,8 @@ def kill_wait() -> int:
 def srun_port_range() -> tuple[int, int] | None:
     """The ports that srun may listen at (SrunPortRange), both ends included; None where the site sets none."""
     match = re.match(r"(\d+)-(\d+)\Z", config("SrunPortRange") or "")
-    return (int(match[1]), int(match[2])) if match else None
+    # `0-0` is how an unset range is printed.
+    return (int(match[1]), int(match[2])) if match and int(match[2]) else None
 
 
 def node_address(name: str) -> str:
@@ -239,10 +237,11 @@ def _run(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
             check=False,
         )
     except FileNotFoundError:
-        raise SlurmSilent(f"there is no {words[0]} on PATH") from None
+        raise SlurmSilent(f"there is no {words[0]} on PATH", next_step="add the directory of Slurm's commands to PATH") from None
     except subprocess.TimeoutExpired:
         raise SlurmSilent(f"{words[0]} did not answer within {PATIENCE:g} s") from None
-    lines = done.stderr.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
     if done.returncode != 0:
-        raise SlurmSilent(f"{words[0]} failed", lines=lines)
+        # `Node x not found` goes to stdout.
+        said = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")
+        raise SlurmSilent(f"{words[0]} failed", lines=said.splitlines()[-_LAST_LINES:])
     return done.stdout.decode(errors="replace")

@@ -21,8 +21,8 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS: list[set[str]] = [
     {"errors", "agent"},
-    {"status", "model", "code", "ignore", "rsync", "slurm", "transports"},
-    {"cluster", "store", "sync", "environ", "policy", "torchrun", "replica", "reply", "owner"},
+    {"status", "model", "code", "ignore", "rsync", "slurm", "torchrun", "transports"},
+    {"cluster", "store", "sync", "environ", "policy", "replica", "reply", "owner"},
     {"planning", "link", "fleet", "outputs", "diagnosis", "feed", "backends", "cleaning"},
     {"api", "coordinator"},
     {"cli", "__main__"},

@@ -104,27 +104,54 @@ def orders(
     ``torchrun`` what its version wants set.  The names are PAI's (see the table in the docs), then ours.
     """
     job_dir = str(place.facts["job_dir"])
-    settings = {
-        "MASTER_ADDR": master[0],
-        "MASTER_PORT": str(master[1]),
-        "WORLD_SIZE": str(len(plan.nodes)),
-        "RANK": str(node.rank),
-        "NODE_RANK": str(node.rank),
-        "NNODES": str(len(plan.nodes)),
-        "NPROC_PER_NODE": str(place.nproc),
-        "LAUNCHER_JOB_ID": plan.job_id,
-        "LAUNCHER_RESTART_COUNT": "0",
-        "PAI_WORKING_DIR": f"{job_dir}/code/",
-        "PAI_CONFIG_DIR": f"{job_dir}/input/config/",
-        **{f"PAI_OUTPUT_{channel.upper()}": f"{job_dir}/output/{channel}/" for channel in CHANNELS},
-    }
-    defaults = {"PYTHONUNBUFFERED": "1", **torchrun}
-    if len(plan.nodes) > 1 and place.interface:
-        defaults.update(GLOO_SOCKET_IFNAME=place.interface, NCCL_SOCKET_IFNAME=place.interface)
+    folders = Folders(f"{job_dir}/code/", f"{job_dir}/input/config/", f"{job_dir}/output/")
+    settings = contract(plan.job_id, master, len(plan.nodes), node.rank, place.nproc, folders)
+    defaults = {**_defaults(len(plan.nodes), place.interface), **torchrun}
     # MASTER_ADDR and MASTER_PORT of the user are in ``master`` already: they were checked there.
     own = {name: value for name, value in user.items() if name not in settings}
     slice_ = _gpu_slice(plan, node, place.facts)
     return Orders({**slice_, **own, **settings}, {k: v for k, v in defaults.items() if k not in own}, DROPPED)
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where the command's files lie on its node; each path ends with a slash, as PAI's do."""
+
+    working: str
+    config: str
+    output: str
+    """one folder below it for each channel"""
+
+
+def contract(
+    job_id: str, master: tuple[str, int], nodes: int, rank: int, nproc: int, folders: Folders, *, restarts: int = 0
+) -> dict[str, str]:
+    """What the command finds on every node, whoever starts it: PAI's names, then ours."""
+    return {
+        "MASTER_ADDR": master[0],
+        "MASTER_PORT": str(master[1]),
+        "WORLD_SIZE": str(nodes),
+        "RANK": str(rank),
+        "NODE_RANK": str(rank),
+        "NNODES": str(nodes),
+        "NPROC_PER_NODE": str(nproc),
+        "LAUNCHER_JOB_ID": job_id,
+        "LAUNCHER_RESTART_COUNT": str(restarts),
+        "PAI_WORKING_DIR": folders.working,
+        "PAI_CONFIG_DIR": folders.config,
+        **{f"PAI_OUTPUT_{channel.upper()}": f"{folders.output}{channel}/" for channel in CHANNELS},
+    }
+
+
+def _defaults(nodes: int, interface: str | None) -> dict[str, str]:
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if nodes > 1 and interface else ()
+    return {"PYTHONUNBUFFERED": "1", **dict.fromkeys(names, interface or "")}
+
+
+def of_task(inherited: Mapping[str, str], settings: Mapping[str, str], interface: str | None) -> dict[str, str]:
+    """The environment of a command that takes this process's place, with ``settings`` of :func:`contract`."""
+    kept = {name: value for name, value in inherited.items() if not _matches(name, DROPPED)}
+    return {**_defaults(int(settings["NNODES"]), interface), **kept, **settings}
 
 
 def _gpu_slice(plan: Plan, node: Node, facts: Mapping[str, Any]) -> dict[str, str]:

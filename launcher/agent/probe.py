@@ -16,7 +16,7 @@ _listening = {}
 
 def listen(session, request):
     """Take the asked port, or a free one outside the ephemeral range, and answer the nonce there until `unlisten`."""
-    sock = _bind(request["port"]) if request.get("port") else _bind_free()
+    sock = bind(request["port"]) if request.get("port") else _bind_free()
     sock.listen(256)
     _listening["sock"] = sock
     import threading
@@ -25,7 +25,8 @@ def listen(session, request):
     return {"port": sock.getsockname()[1]}
 
 
-def _bind(port):
+def bind(port: int):
+    """A socket that listens at the port on all addresses; ValueError, with the holder's name, when it is taken."""
     import socket
 
     # One socket for IPv4 and IPv6, as torch's TCPStore has it; without SO_REUSEADDR a listener of anybody is in the way.
@@ -48,7 +49,7 @@ def _bind_free():
     candidates = [port for port in range(_LOWEST, _HIGHEST + 1) if not low <= port <= high]
     for _ in range(_TRIES):
         try:
-            return _bind(candidates[int.from_bytes(os.urandom(4), "big") % len(candidates)])
+            return bind(candidates[int.from_bytes(os.urandom(4), "big") % len(candidates)])
         except ValueError:
             continue
     raise ValueError("no free port between %d and %d after %d tries" % (_LOWEST, _HIGHEST, _TRIES))
@@ -151,7 +152,7 @@ def _dial(address, port, timeout):
     raise problem
 
 
-def interface_of(address):
+def interface_of(address: str):
     """Name of the interface that has this address, or None."""
     return next((name for name, text in facts.addresses() if text == address), "lo" if address.startswith("127.") else None)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import importlib
-import os
 import sys
 from typing import Any
 
 import click
 
+from launcher.cli.streams import OutputLost, guard_streams
 from launcher.errors import LauncherError
 
 _COMMANDS = {
@@ -25,6 +25,7 @@ _COMMANDS = {
     "model-data": ("launcher.cli.jobs", "Say where a job's model lies, checked against its manifest."),
     "gc": ("launcher.cli.gc", "Remove what finished jobs left, here and on the nodes."),
     "nodes": ("launcher.cli.inventory", "Show the inventory as it is understood."),
+    "exec": ("launcher.cli.exec", "In an srun task of your own script: set what a node's command needs, and become it."),
     "trust": ("launcher.cli.inventory", "Record the host keys of new machines, after a look at them."),
 }
 """name: (module that has it, what `--help` says of it); the modules import what they need, so `--help` imports none"""
@@ -68,12 +69,21 @@ def cli() -> None:
 
 
 def main() -> Any:
-    """Run the command line and exit: 0, the job's own exit code, 2, 69, 70 or 130 (see `launcher.errors`)."""
-    typed = sys.argv[1:]
-    _fill_closed_streams()
+    """Run the command line and exit: 0, the job's own exit code, 2, 69, 70, 74, 130 or 141 (see `launcher.errors`, `streams`)."""
+    guard_streams()
+    try:
+        _run(sys.argv[1:])
+    except OutputLost as lost:
+        if not lost.unread:
+            click.echo(f"error: {lost}", err=True)
+        sys.exit(lost.exit_code)
+
+
+def _run(typed: list[str]) -> None:
     try:
         # click hands arguments on without the `--` between them; `submit` needs to know where it stood.
         code = cli.main(args=typed, standalone_mode=False, prog_name="launcher", obj=typed)
+        sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except click.Abort:
         click.echo("cancelled", err=True)
@@ -84,10 +94,8 @@ def main() -> Any:
     except LauncherError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # Whoever read our output is gone; nobody is left to be told.
-        sys.stderr.close()
-        sys.exit(0)
+    except OutputLost:
+        raise
     except Exception as error:  # noqa: BLE001 - the process ends here, and a fault of ours must not look like a job that exited with 1
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             from launcher.store import home
@@ -98,15 +106,3 @@ def main() -> Any:
 
             traceback.print_exc()
         sys.exit(70)
-
-
-def _fill_closed_streams() -> None:
-    """Where the shell closed stdin, stdout or stderr (`>&-`), /dev/null takes its place, and no file of ours does."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
-            os.set_inheritable(number, True)
-            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))

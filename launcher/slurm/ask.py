@@ -192,6 +192,25 @@ def job_gres(job_id: str, environ: Mapping[str, str] | None = None) -> dict[str,
     return told
 
 
+@dataclass(frozen=True)
+class RunningStep:
+    """A step that runs in a job."""
+
+    id: str
+    """such as 12.0"""
+    name: str
+    nodes: str
+    """as Slurm shortens them"""
+
+
+def steps(job_id: str) -> list[RunningStep]:
+    """The steps of a job that run now, its batch script and Slurm's own ones left out.  SlurmSilent without an answer."""
+    # The name comes last: it may have a `|` in it.
+    text = _run(["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%N|%j"])
+    rows = [line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2]
+    return [RunningStep(row[0], row[2], row[1]) for row in rows if row[0].rpartition(".")[2].isdigit()]
+
+
 def config(key: str) -> str | None:
     """One value of `scontrol show config`, such as KillWait; None when Slurm has none.  SlurmSilent without an answer."""
     found = re.search(rf"^{re.escape(key)}\s*= (.*)$", _run(["scontrol", "show", "config"]), re.MULTILINE)

@@ -2,7 +2,8 @@
 
     LauncherError                 70   something of ours went wrong
     ├── UsageError                 2   wrong arguments or files; lists every problem at once
-    │   └── JobNotFound            2   no job, or more than one, has that name
+    │   ├── JobNotFound            2   no job, or more than one, has that name
+    │   └── SubmitRefused          2   sbatch refused the job
     ├── NodeError                 69   a node cannot be reached or used
     │   ├── HostKeyUnknown        69   nobody has vouched for this host's key
     │   ├── HostKeyChanged        69   the key differs from the recorded one
@@ -10,7 +11,8 @@
     │   ├── LoginRefused          69   the host answered, the log-in did not work
     │   ├── HostUnreachable       69   nothing answered at that address
     │   ├── NodeUnusable          69   we are in, but something needed is missing there
-    │   └── LinkLost              69   the connection broke; the node may be fine
+    │   ├── LinkLost              69   the connection broke; the node may be fine
+    │   └── NodeGone              69   its task of a Slurm step has ended; no connection can come back
     ├── SlurmSilent               69   a command of Slurm's is missing, failed, or did not answer in time
     ├── NodesFailed               69   several NodeErrors, gathered and raised once
     └── CollectFailed             69   the outputs could not be brought here whole
@@ -57,6 +59,10 @@ class JobNotFound(UsageError):
     """No job, or more than one, answers to the name that was given."""
 
 
+class SubmitRefused(UsageError):
+    """sbatch did not take the job; ``lines`` are its own words."""
+
+
 class NodeError(LauncherError):
     """A node cannot be reached or used.  ``where`` is the host's name in the inventory."""
 
@@ -89,6 +95,10 @@ class NodeUnusable(NodeError):
 
 class LinkLost(NodeError):
     """The connection broke or fell silent; what runs on the node is not touched by that."""
+
+
+class NodeGone(NodeError):
+    """The node's task of a Slurm step has ended, or could not be started; nothing of ours runs there any more."""
 
 
 class SlurmSilent(LauncherError):

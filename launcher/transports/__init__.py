@@ -42,11 +42,23 @@ class Transport(Protocol):
         """End the connection; harmless when it is gone already."""
 
 
-def connect(backend: str, host: Host, options: SshOptions) -> Transport:
-    """The transport for a host: a subprocess for `local`, a fabric.Connection for `ssh`.
+class Way(Protocol):
+    """What all transports of one attempt share: a Slurm step, with a task on every node."""
+
+    def transport(self, host: Host) -> Transport:
+        """The transport to one of its nodes; raises the NodeErrors of `launcher.errors`."""
+
+    def close(self, polite: bool = True) -> None:
+        """End it, and everything that it started on any node; ``polite``: what ends by itself is waited for."""
+
+
+def connect(backend: str, host: Host, options: SshOptions | Way) -> Transport:
+    """The transport for a host: a subprocess for `local`, a fabric.Connection for `ssh`, a task of a step for `slurm`.
 
     Connects before it returns; raises the NodeErrors of `launcher.errors`, each naming the host and the next step.
     """
+    if not isinstance(options, SshOptions):
+        return options.transport(host)
     if backend == "local":
         from launcher.transports.local import LocalTransport
 

@@ -1,4 +1,7 @@
-"""One body of tests over every transport: what `launcher.transports` promises, over pipes and over a real sshd."""
+"""One body of tests over every transport: what `launcher.transports` promises, over pipes, a real sshd, and a step's tasks.
+
+A step is started by a stand-in for srun here; tests/slurm has the real one.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ import pytest
 from launcher.errors import LinkLost, NodeError
 from launcher.model import Host, SshOptions
 from launcher.transports import Channel, Transport, connect
+from launcher.transports.srun import Order
+from launcher.transports.step import Step
 from tests.transports.sshd import Sshd
 
 MANY = 24 << 20
@@ -33,9 +38,20 @@ def reach(kind: str, server: Sshd) -> Transport:
     return connect("local", Host("here", "here"), SshOptions())
 
 
-@pytest.fixture(params=["local", "ssh"])
-def transport(request: pytest.FixtureRequest, server: Sshd) -> Iterator[Transport]:
-    made = reach(request.param, server)
+@pytest.fixture(scope="module")
+def steps() -> Iterator[dict[str, Step]]:
+    """A step whose tasks call back, and one whose tasks cannot: everything goes through its stdin and stdout."""
+    order = Order("1", ("here", "there"), sys.executable, program=str(Path(__file__).parents[1] / "slurm" / "srun.py"))
+    made = {"step": Step(order, addresses=["127.0.0.1"]), "step by stdio": Step(order, addresses=[])}
+    yield made
+    for step in made.values():
+        step.close()
+
+
+@pytest.fixture(params=["local", "ssh", "step", "step by stdio"])
+def transport(request: pytest.FixtureRequest, server: Sshd, steps: dict[str, Step]) -> Iterator[Transport]:
+    kind = request.param
+    made = connect("slurm", Host("there", "there"), steps[kind]) if kind in steps else reach(kind, server)
     yield made
     made.close()
 

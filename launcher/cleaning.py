@@ -80,7 +80,7 @@ def _uncollected(view: View) -> str:
     if view.collect_error is not None:
         return "its outputs were never collected and"
     channels = sorted({channel for left in view.left.values() for channel in left})
-    return f"its {', '.join(channels)}, which nobody asked to collect," if channels else ""
+    return f"its {', '.join(channels)}, of which not everything was collected," if channels else ""
 
 
 def _machines(plan: Plan, view: View) -> list[Machine]:

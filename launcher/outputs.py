@@ -10,7 +10,6 @@ inside their channel, no file is written through a link, and no more bytes are t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -18,18 +17,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from launcher.code import size_text
-from launcher.errors import CollectFailed, LauncherError, NodeUnusable
+from launcher.errors import CollectFailed, NodeUnusable
+from launcher.incoming import Arrivals, arrived, fetch, hash_of, part_of
 from launcher.model import to_json
 from launcher.sync import Peer
 
 MANIFEST = "model.json"
 INCOMING = ".incoming"
-_BLOCK = 1 << 20
-_AT_ONCE = 1000
-"""files asked for by one request; a stream's number has 15 bits"""
+MODEL = "model"
+"""the channel that must be whole"""
 _SPARE = 16 << 20
 """bytes that are left free here"""
 
@@ -66,6 +65,14 @@ class Left:
     node: int
     host: str
     reason: str
+    channel: str = ""
+    """below which it lies; "" for all of output/"""
+    kind: str = "unfit"
+    """unasked: of a channel that was not asked for; conflict: a lower node's was brought; unreadable: the node could not
+    read it; unfit: what is no file, or has no place beside a lower node's"""
+
+    def __str__(self) -> str:
+        return f"{self.host}: {self.path}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,14 @@ class Manifest:
     left: tuple[Left, ...] = ()
     schema_version: int = 1
 
+    def missing(self) -> tuple[Left, ...]:
+        """What was asked for, and of which nothing is here."""
+        return tuple(entry for entry in self.left if entry.kind in ("unreadable", "unfit"))
+
+    def gaps(self) -> tuple[Left, ...]:
+        """That for which the model is not whole."""
+        return tuple(entry for entry in self.left if entry.kind == "unreadable" and entry.channel in (MODEL, ""))
+
 
 @dataclass
 class _Choice:
@@ -105,6 +120,10 @@ class _Choice:
     """paths that several nodes have: the ranks after the first"""
     left: list[Left] = field(default_factory=list)
 
+    def of(self, rank: int) -> list[tuple[str, dict[str, Any]]]:
+        """The files to bring from one node."""
+        return [(path, entry) for path, (owner, entry) in self.files.items() if owner == rank]
+
 
 def collect(
     peers: Mapping[int, Peer],
@@ -117,7 +136,7 @@ def collect(
 
     Of each group of ``same_file_system`` the lowest rank is asked.  Raises LinkLost when a connection broke (call again
     with a new one: what has arrived is kept), NodeUnusable for what a node refuses, CollectFailed for too little room
-    here or for files that did not arrive as they were.
+    here or for files that did not arrive as they were.  What a node cannot read is no error here: see Manifest.gaps.
     """
     asked = {min(group): peers[min(group)] for group in same_file_system}
     listings = dict(zip(asked, _each(asked, _listing), strict=True))
@@ -127,8 +146,10 @@ def collect(
     _check_room(target, choice, incoming, notes)
     parts = incoming / "parts"
     parts.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fetched = _each(asked, lambda peer: _fetch(peer, choice, parts))
-    hashes = {path: sha256 for part in fetched for path, sha256 in part.items()}
+    fetched = _each(asked, lambda peer: fetch(peer, choice.of(peer.rank), parts))
+    hashes = {path: sha256 for arrivals in fetched for path, sha256 in arrivals.hashes.items()}
+    for peer, arrivals, listing in zip(asked.values(), fetched, listings.values(), strict=True):
+        _leave_unreadable(choice, peer, arrivals, listing)
     _place(target, choice, channels, parts)
     manifest = _manifest(asked, choice, channels, hashes, conflicts)
     _write(target / MANIFEST, manifest)
@@ -149,12 +170,13 @@ def verify(output: Path) -> list[str]:
     """What is wrong with a collected ``output`` folder, a sentence each; empty when it is whole."""
     try:
         manifest = json.loads((output / MANIFEST).read_text(encoding="ascii"))
-        files, links = manifest["files"], manifest["links"]
+        files, links, left = manifest["files"], manifest["links"], manifest["left"]
     except FileNotFoundError:
         return [f"{output / MANIFEST} is not there: the outputs were not collected whole"]
     except (ValueError, KeyError, TypeError):
         return [f"{output / MANIFEST} is no manifest"]
-    problems = [problem for entry in files if (problem := _wrong(output / entry["path"], entry))]
+    problems = [str(gap) for gap in Manifest((), left=tuple(Left(**entry) for entry in left)).gaps()]
+    problems += [problem for entry in files if (problem := _wrong(output / entry["path"], entry))]
     return problems + [
         f"{output / link['path']} is no link to {link['target']}"
         for link in links
@@ -167,7 +189,7 @@ def _wrong(path: Path, entry: Mapping[str, Any]) -> str | None:
         return f"{path} is missing"
     if (size := path.stat().st_size) != entry["size"]:
         return f"{path} has {size} bytes, {entry['size']} were collected"
-    return None if _hash(path) == entry["sha256"] else f"{path} is not what was collected: its hash differs"
+    return None if hash_of(path) == entry["sha256"] else f"{path} is not what was collected: its hash differs"
 
 
 def _each(peers: Mapping[int, Peer], act: Callable[[Peer], Any]) -> list[Any]:
@@ -184,10 +206,10 @@ def _choose(asked: Mapping[int, Peer], listings: Mapping[int, Mapping[str, Any]]
     for rank in sorted(asked):
         for entry in listings[rank]["entries"]:
             path = entry["path"]
-            reason = _refusal(entry, channels, taken)
-            if reason and "dir" not in entry:
-                choice.left.append(Left(_absolute(listings[rank], path), _size(entry), rank, asked[rank].host.name, reason))
-            if reason:
+            refused = _refusal(entry, channels, taken)
+            if refused and "dir" not in entry:
+                choice.left.append(_left(listings[rank], entry, asked[rank], *refused))
+            if refused:
                 continue
             kind = "file" if "size" in entry else "link" if "link" in entry else "dir"
             if path in taken:
@@ -210,28 +232,45 @@ def _take(taken: dict[str, str], path: str, kind: str) -> None:
         parent = parent.rpartition("/")[0]
 
 
-def _refusal(entry: Mapping[str, Any], channels: Sequence[str], taken: Mapping[str, str]) -> str | None:
-    """Why an entry stays on its node; None when it is brought (or a lower rank's is)."""
+def _leave_unreadable(choice: _Choice, peer: Peer, arrivals: Arrivals, listing: Mapping[str, Any]) -> None:
+    """Enter as left what a node could list but not read."""
+    for path, why in arrivals.unreadable.items():
+        _, entry = choice.files.pop(path)
+        choice.left.append(_left(listing, entry, peer, f"could not be read: {why}", "unreadable"))
+
+
+def _refusal(entry: Mapping[str, Any], channels: Sequence[str], taken: Mapping[str, str]) -> tuple[str, str] | None:
+    """(reason, kind of Left) when an entry stays on its node; None when it is brought (or a lower rank's is)."""
     path = entry["path"]
-    parts = path.split("/") if isinstance(path, str) else [""]
+    parts = path.split("/")
+    above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+    here = taken.get(path)
+    if "unreadable" in entry and (path == "" or parts[0] in channels):
+        # Where a lower node has it, it would not have been brought anyway.
+        return f"could not be read: {entry['unreadable']}", "unreadable" if here is None else "unfit"
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        return "not a name that can be written here"
+        return "not a name that can be written here", "unfit"
     if parts[0] not in channels:
-        return "not collected"
+        return "not collected", "unasked"
+    if misfit := _misfit(entry, parts):
+        return misfit, "unfit"
+    if any(taken.get(parent, "dir") != "dir" for parent in above):
+        return "a lower node has a file or link where this needs a directory", "unfit"
+    if here is not None and (here == "dir") != ("dir" in entry):
+        return f"a lower node has a {'directory' if here == 'dir' else 'file or link'} of this name", "unfit"
+    return None
+
+
+def _misfit(entry: Mapping[str, Any], parts: Sequence[str]) -> str | None:
+    """Why an entry, whatever the others are, has no place here."""
     if "special" in entry:
         return "a socket, pipe or device"
     if "link" in entry and not _stays_inside(parts, entry["link"]):
         return f"a link that leads out of its channel, to {entry['link']}"
     if len(parts) == 1 and "dir" not in entry:
         return "a channel is a directory"
-    if "size" in entry and not (isinstance(entry["size"], int) and entry["size"] >= 0):
+    if "size" in entry and not (isinstance(entry["size"], int) and 0 <= entry["size"] < 1 << 63):
         return "not a size"
-    above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
-    if any(taken.get(parent, "dir") != "dir" for parent in above):
-        return "a lower node has a file or link where this needs a directory"
-    here = taken.get(path)
-    if here is not None and (here == "dir") != ("dir" in entry):
-        return f"a lower node has a {'directory' if here == 'dir' else 'file or link'} of this name"
     return None
 
 
@@ -252,8 +291,10 @@ def _size(entry: Mapping[str, Any]) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _absolute(listing: Mapping[str, Any], path: object) -> str:
-    return f"{listing['root']}/{path}"
+def _left(listing: Mapping[str, Any], entry: Mapping[str, Any], peer: Peer, reason: str, kind: str) -> Left:
+    path = entry["path"]
+    where = f"{listing['root']}/{path}".rstrip("/")
+    return Left(where, _size(entry), peer.rank, peer.host.name, reason, path.partition("/")[0], kind)
 
 
 def _conflicts(asked: Mapping[int, Peer], listings: Mapping[int, Mapping[str, Any]], choice: _Choice) -> list[Conflict]:
@@ -273,142 +314,46 @@ def _conflicts(asked: Mapping[int, Peer], listings: Mapping[int, Mapping[str, An
         differing = []
         for rank in others:
             entry = entries[rank][path]
-            if path in hashes.get(rank, {}):
-                same = hashes[rank][path] == hashes[owner][path]
+            if path in unsure.get(rank, ()):
+                here = hashes[rank].get(path)
+                same = here is not None and here == hashes[owner].get(path)
             else:
                 same = "link" in entry and entry.get("link") == chosen.get("link")
             if not same:
                 differing.append(rank)
                 reason = f"node {owner} has another file of this name"
-                choice.left.append(Left(_absolute(listings[rank], path), _size(entry), rank, asked[rank].host.name, reason))
+                choice.left.append(_left(listings[rank], entry, asked[rank], reason, "conflict"))
         if differing:
             conflicts.append(Conflict(path, owner, tuple(differing)))
     return conflicts
 
 
-def _part(parts: Path, rank: int, entry: Mapping[str, Any]) -> Path:
-    """Where a file's bytes gather: another name as soon as anything about the file changed since the last try."""
-    identity = json.dumps([rank, entry["path"], entry["size"], entry.get("mtime")])
-    return parts / hashlib.sha256(identity.encode()).hexdigest()
-
-
 def _check_room(target: Path, choice: _Choice, incoming: Path, notes: Callable[[str], None]) -> None:
     target.mkdir(parents=True, exist_ok=True, mode=0o700)
     total = sum(entry["size"] for _, entry in choice.files.values())
-    here = sum(_arrived(_part(incoming / "parts", rank, entry), entry["size"]) for rank, entry in choice.files.values())
+    here = needed = 0
+    for rank, entry in choice.files.values():
+        part = part_of(incoming / "parts", rank, entry)
+        here += arrived(part, entry["size"])
+        needed += max(_data(entry) - (part.stat().st_blocks * 512 if part.is_file() else 0), 0)
     free = shutil.disk_usage(target).free
     if choice.files:
         nodes = len({rank for rank, _ in choice.files.values()})
         already = f", {size_text(here)} of it here already" if here else ""
         what = f"{len(choice.files)} file(s), {size_text(total)}, from {nodes} node(s)"
         notes(f"collecting {what}{already} ({size_text(free)} are free here)")
-    if total - here + _SPARE > free and total > here:
+    if needed + _SPARE > free and needed:
         raise CollectFailed(
-            f"{size_text(total - here)} of outputs do not fit: {size_text(free)} are free",
+            f"{size_text(needed)} of outputs do not fit: {size_text(free)} are free",
             where=str(target),
             next_step="make room here, then `launcher resume` or copy them from the nodes",
         )
 
 
-def _arrived(part: Path, size: int) -> int:
-    return min(part.stat().st_size, size) if part.is_file() else 0
-
-
-class _Incoming:
-    """Takes one node's data frames and writes each file's bytes, as long as they are what was asked for.
-
-    The link's reader thread calls it: what is wrong is kept for whoever waits for the reply.
-    """
-
-    def __init__(self, peer: Peer, files: Sequence[tuple[Path, int, int]]) -> None:
-        self._peer = peer
-        self._parts = [part for part, _, _ in files]
-        self._next = [offset for _, offset, _ in files]
-        self._sizes = [size for _, _, size in files]
-        self._open: tuple[int, IO[bytes]] | None = None
-        self.fault: LauncherError | None = None
-
-    def take(self, stream: int, offset: int, chunk: bytes) -> None:
-        if self.fault is not None:
-            return
-        try:
-            if not 0 <= stream < len(self._parts) or offset != self._next[stream] or offset + len(chunk) > self._sizes[stream]:
-                self.fault = CollectFailed("the node sent bytes that were not asked for", where=self._peer.host.name)
-                return
-            self._file(stream).write(chunk)
-            self._next[stream] += len(chunk)
-        except OSError as error:
-            self._failed(error)
-
-    def _file(self, stream: int) -> IO[bytes]:
-        if self._open is None or self._open[0] != stream:
-            self.close()
-            self._open = (stream, self._parts[stream].open("ab"))
-        return self._open[1]
-
-    def close(self) -> None:
-        """Write out what is buffered; a fault in that is kept too."""
-        if self._open is None:
-            return
-        try:
-            self._open[1].close()
-        except OSError as error:
-            self._failed(error)
-        self._open = None
-
-    def _failed(self, error: OSError) -> None:
-        where = self._parts[0].parent
-        self.fault = CollectFailed(
-            f"{error.strerror}: {where}", where="this machine", next_step="make room, then `launcher resume`"
-        )
-
-
-def _fetch(peer: Peer, choice: _Choice, parts: Path) -> dict[str, str]:
-    """Bring one node's chosen files into ``parts``: {path: sha256}."""
-    wanted = [(path, entry) for path, (rank, entry) in choice.files.items() if rank == peer.rank]
-    hashes: dict[str, str] = {}
-    for start in range(0, len(wanted), _AT_ONCE):
-        hashes.update(_fetch_some(peer, wanted[start : start + _AT_ONCE], parts))
-    return hashes
-
-
-def _fetch_some(peer: Peer, wanted: Sequence[tuple[str, dict[str, Any]]], parts: Path) -> dict[str, str]:
-    files = []
-    for _, entry in wanted:
-        part = _part(parts, peer.rank, entry)
-        part.touch(mode=0o600)
-        files.append((part, _arrived(part, entry["size"]), entry["size"]))
-    incoming = _Incoming(peer, files)
-    try:
-        request = [[path, offset, size] for (path, _), (_, offset, size) in zip(wanted, files, strict=True)]
-        reply = peer.ask("outputs_fetch", on_data=incoming.take, files=request)
-    finally:
-        incoming.close()
-    if incoming.fault is not None:
-        raise incoming.fault
-    claimed = dict(zip((path for path, _ in wanted), reply["hashes"], strict=False))
-    return {path: _checked(peer, path, part, claimed.get(path)) for (path, _), (part, _, _) in zip(wanted, files, strict=True)}
-
-
-def _checked(peer: Peer, path: str, part: Path, claimed: str | None) -> str:
-    """The hash of what arrived; CollectFailed, and the next try begins anew, unless the node claims the same."""
-    sha256 = _hash(part)
-    if sha256 != claimed:
-        part.unlink()
-        raise CollectFailed(
-            f"{path} did not arrive as it is on the node",
-            where=peer.host.name,
-            next_step="`launcher resume` fetches it again, once nothing writes into the output there any more",
-        )
-    return sha256
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+def _data(entry: Mapping[str, Any]) -> int:
+    """Bytes that a file takes here: its size, or what its node says of one with holes."""
+    data, size = entry.get("data"), int(entry["size"])
+    return data if isinstance(data, int) and 0 <= data <= size else size
 
 
 def _place(target: Path, choice: _Choice, channels: Sequence[str], parts: Path) -> None:
@@ -419,7 +364,7 @@ def _place(target: Path, choice: _Choice, channels: Sequence[str], parts: Path) 
         (tree / directory).mkdir(parents=True, exist_ok=True)
     for path, (rank, entry) in choice.files.items():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
-        part = _part(parts, rank, entry)
+        part = part_of(parts, rank, entry)
         executable = isinstance(entry.get("mode"), int) and entry["mode"] & 0o100
         part.chmod(0o700 if executable else 0o600)
         part.rename(tree / path)

@@ -23,7 +23,7 @@ FLOORS: list[set[str]] = [
     {"errors", "agent"},
     {"status", "model", "code", "ignore", "rsync", "slurm", "torchrun", "transports"},
     {"cluster", "store", "sync", "environ", "policy", "replica", "reply", "owner"},
-    {"planning", "link", "fleet", "outputs", "diagnosis", "feed", "backends", "cleaning"},
+    {"planning", "link", "fleet", "incoming", "outputs", "diagnosis", "feed", "backends", "cleaning"},
     {"api", "coordinator"},
     {"cli", "__main__"},
 ]
@@ -33,11 +33,13 @@ NEIGHBOURS = {
     ("cleaning", "link"),
     ("code", "ignore"),
     ("fleet", "link"),
+    ("outputs", "incoming"),
     ("rsync", "transports"),
     ("transports", "model"),
     ("transports", "slurm"),
 }
-ACTING = {"coordinator", "fleet", "link", "transports", "sync", "rsync", "outputs", "diagnosis", "replica", "reply", "cleaning"}
+ACTING = {"coordinator", "fleet", "link", "transports", "sync", "rsync", "incoming", "outputs", "diagnosis", "replica",
+          "reply", "cleaning"}
 """what acts on nodes: the asking half meets it in the job folder alone"""
 
 

@@ -6,77 +6,169 @@ made cannot make us read outside of it.
 Runs on the nodes: standard library only, Python 3.8.
 """
 
+import errno
 import os
 import stat
 
 from launcher.agent.wire import CHUNK, raw
 
+_NOT_TO_BE_HAD = frozenset([errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT])
+"""why a single file may be unreadable, while the others can be brought"""
+_ZEROS = bytes(CHUNK)
+
 
 def list_outputs(session, request):
-    """{}: {root, entries: [{path, size, mtime, mode} or {path, link} or {path, dir} or {path, special}]}, sorted by path.
+    """{}: {root, entries}, sorted by path.  An entry is a path and what is there:
 
-    Directories are named only when empty; paths are relative to output/, their first component is the channel.
+    {path, size, mtime, mode} (of a file with holes also {data: bytes that will be sent at most}), {path, link}, {path, dir}
+    or {path, special}; and, with or without that, {unreadable: why}.  Directories are named only when empty or unreadable;
+    paths are relative to output/, their first component is the channel.
     """
     root = session.layout.output(session.job)
     if os.path.islink(root):
         # The command put it there, and what it leads to is not ours; the near side names it as left here.
         return {"root": root, "entries": [{"path": "", "link": os.readlink(root)}]}
-    entries = list(_entries(os.fsencode(root), "")) if os.path.isdir(root) else []
+    entries = _entries(os.fsencode(root), "") if _exists(root) else []
     return {"root": root, "entries": sorted(entries, key=lambda entry: entry["path"])}
 
 
+def _exists(path):
+    """False only for what is not there: what cannot be looked at may be."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def _entries(directory, prefix):
-    with os.scandir(directory) as scan:
-        for entry in scan:
-            path = prefix + entry.name.decode("utf-8", "surrogateescape")
-            status = entry.stat(follow_symlinks=False)
-            if stat.S_ISLNK(status.st_mode):
-                yield {"path": path, "link": os.readlink(entry.path).decode("utf-8", "surrogateescape")}
-            elif stat.S_ISREG(status.st_mode):
-                yield {"path": path, "size": status.st_size, "mtime": status.st_mtime_ns, "mode": status.st_mode & 0o777}
-            elif stat.S_ISDIR(status.st_mode):
-                inside = list(_entries(entry.path, path + "/"))
-                yield from inside or [{"path": path, "dir": True}]
-            else:
-                yield {"path": path, "special": True}
+    """All below a directory; what cannot be looked into is an entry of its own."""
+    try:
+        with os.scandir(directory) as scan:
+            found = list(scan)
+    except OSError as error:
+        return [{"path": prefix[:-1], "unreadable": error.strerror}]
+    entries = []
+    for entry in found:
+        path = prefix + entry.name.decode("utf-8", "surrogateescape")
+        try:
+            entries += _entry(entry, path)
+        except OSError as error:
+            entries.append({"path": path, "unreadable": error.strerror})
+    return entries
+
+
+def _entry(entry, path):
+    status = entry.stat(follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
+        return [{"path": path, "link": os.readlink(entry.path).decode("utf-8", "surrogateescape")}]
+    if stat.S_ISDIR(status.st_mode):
+        return _entries(entry.path, path + "/") or [{"path": path, "dir": True}]
+    if not stat.S_ISREG(status.st_mode):
+        return [{"path": path, "special": True}]
+    told = {"path": path, "size": status.st_size, "mtime": status.st_mtime_ns, "mode": status.st_mode & 0o777}
+    if not os.access(entry.path, os.R_OK):
+        told["unreadable"] = os.strerror(errno.EACCES)
+    elif status.st_blocks * 512 < status.st_size:
+        told["data"] = _data(entry.path, status.st_size)
+    return [told]
+
+
+def _data(path, size):
+    """At most so many bytes of a file with holes are sent: those of the blocks that hold data (lseek(2)).
+
+    Good enough to know the room that is needed; what is sent is told by the bytes alone.
+    """
+    blocks, end = set(), 0
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        while end < size:
+            start = os.lseek(file, end, os.SEEK_DATA)
+            end = os.lseek(file, start, os.SEEK_HOLE)
+            blocks.update(range(start // CHUNK, (end - 1) // CHUNK + 1))
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            # A file system that knows no holes.
+            return size
+    finally:
+        os.close(file)
+    return min(len(blocks) * CHUNK, size)
 
 
 def hash_outputs(session, request):
-    """{paths}: {hashes: {path: sha256}}."""
+    """{paths}: {hashes: {path: sha256}}, without those that cannot be read."""
     root = session.layout.output(session.job)
     hashes = {}
     for path in request["paths"]:
-        file = open_below(root, path)
         try:
-            hashes[path] = _digest(file, None).hexdigest()
-        finally:
-            os.close(file)
+            file = _reading(open_below, root, path)
+            try:
+                hashes[path] = _reading(_digest, file, None).hexdigest()
+            finally:
+                os.close(file)
+        except _Unreadable:
+            continue
     return {"hashes": hashes}
 
 
 def fetch(session, request):
     """{files: [[path, offset, size]]}: send each file's bytes from offset to size as stream number = place in the list.
 
-    The reply's {hashes: [sha256]} are those of the whole files, the part before the offset included.  A file that became
-    shorter than its listed size is a ValueError; what was added behind it since is not sent.
+    Blocks of zeros are not sent: the next offset, or the size, tells of them.  The reply's {hashes: [sha256]} are those of
+    the whole files, the part before the offset included; {unreadable: {path: why}} names those whose bytes are not to be
+    had.  A file that became shorter than its listed size is a ValueError; what was added behind it since is not sent.
     """
     root = session.layout.output(session.job)
-    hashes = []
+    hashes, unreadable = [], {}
     for stream, (path, offset, size) in enumerate(request["files"]):
-        file = open_below(root, path)
+        digest = None
         try:
-            digest = _digest(file, offset)
-            while offset < size:
-                chunk = os.read(file, min(CHUNK, size - offset))
-                if not chunk:
-                    raise ValueError(f"{os.path.join(root, path)} became shorter while it was collected")
-                digest.update(chunk)
-                session.send_data(stream, offset, chunk)
-                offset += len(chunk)
-        finally:
-            os.close(file)
-        hashes.append(digest.hexdigest())
-    return {"hashes": hashes}
+            file = _reading(open_below, root, path)
+            try:
+                digest = _send(session, file, stream, offset, size)
+            finally:
+                os.close(file)
+        except _Unreadable as error:
+            unreadable[path] = str(error)
+        except _Shorter:
+            raise ValueError(f"{os.path.join(root, path)} became shorter while it was collected") from None
+        hashes.append(digest)
+    return {"hashes": hashes, "unreadable": unreadable}
+
+
+class _Unreadable(Exception):
+    """A file that is there and whose bytes are not to be had; a connection that takes none is another matter."""
+
+
+class _Shorter(Exception):
+    """A file that ends before its listed size."""
+
+
+def _reading(read, *arguments):
+    try:
+        return read(*arguments)
+    except OSError as error:
+        if error.errno in _NOT_TO_BE_HAD:
+            raise _Unreadable(os.strerror(error.errno)) from None
+        raise
+
+
+def _send(session, file, stream, offset, size):
+    """Send a descriptor's bytes from ``offset`` on, but for blocks of zeros; the hash of all of it."""
+    if os.fstat(file).st_size < size:
+        raise _Shorter
+    digest = _reading(_digest, file, offset)
+    while offset < size:
+        chunk = _reading(os.read, file, min(CHUNK - offset % CHUNK, size - offset))
+        if not chunk:
+            raise _Shorter
+        digest.update(chunk)
+        if chunk != _ZEROS[: len(chunk)]:
+            session.send_data(stream, offset, chunk)
+        offset += len(chunk)
+    return digest.hexdigest()
 
 
 def _digest(file, limit):

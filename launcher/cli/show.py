@@ -223,9 +223,9 @@ def _stopping(event: Mapping[str, Any], view: View) -> str:
 
 def _collected(event: Mapping[str, Any], view: View) -> str | None:
     lines = [f"conflict: {conflict}" for conflict in event.get("conflicts", [])]
-    for rank, channels in sorted(view.left.items()):
+    for rank, channels in sorted(event.get("unasked", {}).items()):
         lines.append(
-            f"{_name(rank, view)}: {', '.join(channels)} stay there (output/model.json tells where; --collect brings them)"
+            f"{_name(int(rank), view)}: {', '.join(channels)} stay there (output/model.json tells where; --collect brings them)"
         )
     return "\n".join(lines) or None
 

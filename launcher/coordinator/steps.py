@@ -323,8 +323,8 @@ class Steps:
         for attempt in range(_COLLECT_TRIES):
             try:
                 manifest = collect(peers, [g for g in groups if g], self._folder.output, self._plan.spec.collect, self._note)
-                told = _summary(manifest, self._plan.job_id)
-                return [{"type": "collected", "model": str(self._folder.output / "model"), **told}]
+                collected = {"type": "collected", "model": str(self._folder.output / "model"), **_summary(manifest)}
+                return [collected, *_lacking(manifest)]
             except LinkLost as error:
                 if attempt == _COLLECT_TRIES - 1:
                     raise CollectFailed(f"the outputs could not be fetched: {error.what}", where=error.where) from error
@@ -346,19 +346,37 @@ def _not_found(names: str, host: str, backend: str) -> NodeUnusable:
     return NodeUnusable(f"no {names} in the PATH of a non-interactive log-in there", where=host, next_step=step)
 
 
-def _summary(manifest: Manifest, job_id: str) -> Event:
+def _lacking(manifest: Manifest) -> list[Event]:
+    """What was asked for and is not here: warnings, and no success when the model is not whole."""
+    missing = manifest.missing()
+    notes = [f"warning: {entry}; it stays there" for entry in missing[:_SHOWN]]
+    if len(missing) > _SHOWN:
+        notes.append(f"warning: {len(missing) - _SHOWN} more stay there; output/model.json names them")
+    events: list[Event] = [{"type": "note", "message": note} for note in notes]
+    if gaps := manifest.gaps():
+        others = f" (and {len(gaps) - 1} more)" if len(gaps) > 1 else ""
+        events.append({"type": "collect failed", "message": f"the model is not whole: {gaps[0]}{others}"})
+    return events
+
+
+def _summary(manifest: Manifest) -> Event:
     """What of the manifest belongs into an event; model.json has the rest."""
     left: dict[str, set[str]] = {}
+    unasked: dict[str, set[str]] = {}
     for entry in manifest.left:
-        # The workdir may have an output/ in its own path.
-        channel = entry.path.partition(f"/{job_id}/output/")[2].partition("/")[0]
-        left.setdefault(str(entry.node), set()).add(channel)
+        left.setdefault(str(entry.node), set()).add(entry.channel)
+        if entry.kind == "unasked":
+            unasked.setdefault(str(entry.node), set()).add(entry.channel)
     told = [
         f"{conflict.path}: node {conflict.node}'s was taken, others differ on {conflict.others}"
         for conflict in manifest.conflicts
     ]
     counts = {"files": len(manifest.files), "bytes": sum(file.size for file in manifest.files), "left_files": len(manifest.left)}
-    return {**counts, "conflicts": told[:_SHOWN], "left": {rank: sorted(channels) for rank, channels in left.items()}}
+    return {**counts, "conflicts": told[:_SHOWN], "left": _sorted(left), "unasked": _sorted(unasked)}
+
+
+def _sorted(channels: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    return {rank: sorted(names) for rank, names in channels.items()}
 
 
 class _Progress:

@@ -48,6 +48,8 @@ class FakePeer:
         self.asked: list[str] = []
         self.lose_after: int | None = None
         self.environment = environment
+        self.seen: Callable[[int], object] = lambda size: None
+        """called with the size of each data frame"""
 
     def ask(self, op: str, timeout: float | None = None, on_data: Callable[[int, int, bytes], None] | None = None,
             feed: Iterable[bytes] | None = None, **arguments: Any) -> dict[str, Any]:
@@ -69,6 +71,7 @@ class FakePeer:
     def _cut(self, on_data: Callable[[int, int, bytes], None]) -> Callable[[int, int, bytes], None]:
         def take(stream: int, offset: int, chunk: bytes) -> None:
             self._tick()
+            self.seen(len(chunk))
             on_data(stream, offset, chunk)
 
         return take

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launcher.agent import outputs
 from launcher.errors import CollectFailed, LinkLost, NodeUnusable
 from launcher.outputs import Manifest, collect, verify
 from tests.data.peers import FakePeer
@@ -119,6 +122,121 @@ def test_a_channel_that_is_a_link_is_not_followed(job: Job, tmp_path: Path) -> N
     job.on_node(0, "model").symlink_to(tmp_path / "elsewhere")
     manifest = job.collect()
     assert manifest.files == () and len(manifest.left) == 1
+
+
+def test_what_a_node_cannot_read_is_named_and_the_rest_is_brought(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, a directory, a disk that fails while it is read: each is listed with its reason, and nothing else is lost."""
+    for path in ("model/good", "model/closed", "model/shut/in", "model/broken", "tensorboard/closed"):
+        job.write(0, path, "0")
+    job.write(1, "model/closed", "other")
+    refuse(monkeypatch, access=("closed",), scandir=("shut",), read=("broken",))
+    manifest = job.collect()
+    assert [file.path for file in manifest.files] == ["model/good"] and verify(job.target)
+    assert [(Path(left.path).name, left.node, left.kind, left.channel, left.reason) for left in manifest.left] == [
+        ("closed", 0, "unreadable", "model", "could not be read: Permission denied"),
+        ("shut", 0, "unreadable", "model", "could not be read: Permission denied"),
+        ("closed", 0, "unreadable", "tensorboard", "could not be read: Permission denied"),
+        ("closed", 1, "unreadable", "model", "could not be read: Permission denied"),
+        ("broken", 0, "unreadable", "model", "could not be read: Input/output error"),
+    ]
+    assert [Path(left.path).name for left in manifest.gaps()] == ["closed", "shut", "closed", "broken"]
+    assert str(manifest.gaps()[0]) == f"node0: {job.on_node(0, 'model/closed')}: could not be read: Permission denied"
+    monkeypatch.undo()
+    assert not job.collect().gaps() and verify(job.target) == []
+
+
+def test_outputs_that_cannot_be_looked_into_are_no_empty_ones(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not even output/ can be listed the model is not whole."""
+    job.write(0, "model/m", "x")
+    refuse(monkeypatch, scandir=("output",))
+    manifest = job.collect()
+    root = job.peers[0].session.layout.output("job-1")
+    assert [str(left) for left in manifest.gaps()] == [f"node0: {root}: could not be read: Permission denied"]
+
+
+def test_without_the_model_channel_what_cannot_be_read_is_no_gap(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is missing, and named; and of a channel that nobody asked for it is not even that."""
+    for path in ("model/m", "tensorboard/closed", "checkpoints/closed"):
+        job.write(0, path, "x")
+    refuse(monkeypatch, access=("closed",))
+    manifest = job.collect()
+    assert manifest.gaps() == () and [left.channel for left in manifest.missing()] == ["tensorboard"]
+    assert verify(job.target) == [] and [left.kind for left in manifest.left] == ["unasked", "unreadable"]
+
+
+def refuse(
+    monkeypatch: pytest.MonkeyPatch, access: tuple[str, ...] = (), scandir: tuple[str, ...] = (), read: tuple[str, ...] = ()
+) -> None:
+    """What the system would say to somebody who is not root, of everything with these names; and a broken disk."""
+    opened = outputs.open_below
+
+    def named(path: Any) -> str:
+        return os.path.basename(os.fsdecode(path))
+
+    def no_scandir(path: Any) -> Any:
+        if named(path) in scandir:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return os.scandir(path)
+
+    def no_open(root: str, path: str) -> int:
+        if named(path) in read:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return int(opened(root, path))
+
+    stern = {"access": lambda path, mode: named(path) not in access and os.access(path, mode), "scandir": no_scandir}
+    monkeypatch.setattr(outputs, "os", types.SimpleNamespace(**{**vars(os), **stern}))
+    monkeypatch.setattr(outputs, "open_below", no_open)
+
+
+SPARSE = 40 << 20
+
+
+@pytest.mark.parametrize("where", [0, 300_000, SPARSE // 2 + 17, SPARSE - 5])
+def test_holes_do_not_travel_and_stay_holes(job: Job, where: int) -> None:
+    """A file of zeros around a few bytes takes a few blocks here, too, and little room is asked for."""
+    file = job.on_node(0, "model/sparse")
+    with open(file, "wb") as out:
+        out.seek(where)
+        out.write(b"data")
+        out.truncate(SPARSE)
+    frames: list[int] = []
+    job.peers[0].seen = frames.append
+    job.collect()
+    copy = job.target / "model" / "sparse"
+    assert copy.read_bytes() == file.read_bytes() and verify(job.target) == []
+    assert sum(frames) <= 2 << 18 and copy.stat().st_blocks * 512 <= 1 << 20
+
+
+def test_room_is_asked_for_the_bytes_beside_the_holes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A huge file with little in it fits where little is free."""
+    with open(job.on_node(0, "model/sparse"), "wb") as out:
+        out.write(b"data")
+        out.truncate(SPARSE)
+    monkeypatch.setattr("launcher.outputs.shutil.disk_usage", lambda path: type("Usage", (), {"free": 20 << 20})())
+    assert job.collect().files[0].size == SPARSE
+
+
+def test_a_collection_goes_on_behind_a_hole(job: Job) -> None:
+    """What broke in the middle of a file with holes comes out whole."""
+    content = bytearray(8 << 20)
+    for start in range(0, len(content), 1 << 20):
+        content[start : start + 9] = b"some data"
+    job.write(0, "model/m", bytes(content))
+    job.peers[0].lose_after = 3
+    with pytest.raises(LinkLost):
+        job.collect()
+    job.peers[0].lose_after = None
+    job.collect()
+    assert (job.target / "model" / "m").read_bytes() == content and verify(job.target) == []
+
+
+def test_a_size_that_no_file_can_have_is_a_sentence(job: Job) -> None:
+    """However much of it a node calls a hole."""
+    sizes = [(1 << 63) - 1, 1 << 63, 1 << 80]
+    entries = [{"path": f"model/{number}", "size": size, "data": 0} for number, size in enumerate(sizes)]
+    peer = Hostile(job.root / "node", entries, [], [""])
+    with pytest.raises(CollectFailed, match=r"File too large|Invalid argument"):
+        collect({0: peer}, [[0]], job.target, CHANNELS, job.notes.append)
 
 
 def test_pipes_empty_directories_and_odd_names(job: Job) -> None:

@@ -139,6 +139,38 @@ def test_a_log_out_that_kills_is_no_place_for_a_detached_job(remote: Desk, clust
         cluster.exec("node1", "rm", "-rf", "/run/systemd/seats", "/run/systemd/system", "/etc/systemd/logind.conf")
 
 
+def test_a_model_that_cannot_be_read_is_no_success(remote: Desk, cluster: Cluster) -> None:
+    """All else is collected, the file is named, exit 69; once it can be read `resume` brings it, without training again."""
+    closing = "mkdir shut; echo x > shut/x; chmod 000 of-1 shut"
+    command = f"cd $PAI_OUTPUT_MODEL; echo $RANK > of-$RANK; [ $RANK = 0 ] || {{ {closing}; }}"
+    done = remote.submit("--hosts", "node1,node2", "--command", command, check=69)
+    told = remote.json("status", "latest")
+    stayed = f"/home/train/.launcher/node/jobs/{told['job_id']}/output/model"
+    assert (told["status"], told["reason_code"]) == ("Failed", "CollectFailed")
+    assert f"warning: node2: {stayed}/of-1: could not be read: Permission denied; it stays there" in done.stderr
+    assert f"the model is not whole: node2: {stayed}/of-1: could not be read: Permission denied (and 1 more)" in done.stderr
+    assert "launcher resume" in done.stderr
+    assert done.stdout.splitlines()[-1] == told["model_data"] and Path(told["model_data"], "of-0").read_text() == "0\n"
+    said = remote.json("model-data", "latest", check=69)
+    assert not said["complete"] and f"{stayed}/shut: could not be read" in said["problems"][1]
+    cluster.exec("node2", "chmod", "-R", "u+rwX", stayed)
+    remote.run("resume", "latest")
+    assert sorted(remote.json("model-data", "latest")["files"]) == ["of-0", "of-1", "shut/x"]
+
+
+def test_what_else_cannot_be_read_or_has_no_place_here_is_a_warning(remote: Desk) -> None:
+    """The model is whole: Succeed; the rest is named, and stays on its node until the job is named to gc."""
+    command = "echo m > $PAI_OUTPUT_MODEL/m; cd $PAI_OUTPUT_TENSORBOARD; echo x > events; chmod 000 events; mkfifo pipe"
+    done = remote.submit("--hosts", "node1", "--command", command)
+    told = remote.json("status", "latest")
+    stayed = f"/home/train/.launcher/node/jobs/{told['job_id']}/output/tensorboard"
+    assert f"warning: node1: {stayed}/events: could not be read: Permission denied; it stays there" in done.stderr
+    assert f"warning: node1: {stayed}/pipe: a socket, pipe or device; it stays there" in done.stderr
+    assert "--collect brings" not in done.stderr and told["status"] == "Succeed"
+    assert "tensorboard, of which not everything was collected" in remote.run("gc", "--yes").stderr
+    remote.run("gc", told["job_id"], "--yes")
+
+
 @pytest.fixture
 def agent(cluster: Cluster) -> Iterator[dict[str, str]]:
     """An ssh-agent that has the cluster's key: the environment that names it."""

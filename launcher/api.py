@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from launcher import owner
 from launcher.errors import LauncherError, UsageError
 from launcher.policy import View, fold
-from launcher.store import Folder, Store, read_json, write_json
+from launcher.store import Folder, Store, home, read_json, write_json
 
 if TYPE_CHECKING:
     from launcher.backends.detached import Prepared
+    from launcher.backends.standing import Standing
+    from launcher.model import Plan
     from launcher.planning import Draft, Request
 
 
@@ -26,11 +28,35 @@ def plan(request: Request) -> Draft:
     """What `submit` would do with the request, settled; asks no node anything.  Raises UsageError."""
     from launcher.planning import draft
 
-    return draft(request, os.environ)
+    drafted = draft(request, os.environ)
+    return _with_warning(drafted) if drafted.plan.batch else drafted
 
 
-def prepare(request: Request) -> Prepared:
+def _with_warning(drafted: Draft) -> Draft:
+    import dataclasses
+
+    from launcher.backends import batch
+
+    why = batch.only_here(home())
+    if why is None:
+        return drafted
+    text = f"the nodes will hardly see the job folder: {why}; set LAUNCHER_HOME to a directory on a shared file system"
+    return dataclasses.replace(drafted, warnings=(*drafted.warnings, text))
+
+
+def script(drafted: Draft) -> str | None:
+    """The sbatch script that `submit` would submit, byte for byte; None for a job that is not put into a queue."""
+    if not drafted.plan.batch:
+        return None
+    from launcher.backends import batch
+
+    return batch.script(drafted.plan, Folder(Store().jobs / drafted.plan.job_id))
+
+
+def prepare(request: Request) -> Prepared | None:
     """What `submit` takes to start sooner: a coordinator that loads its code while the request is being planned."""
+    if request.backend == "slurm":
+        return None
     from launcher.backends.detached import Prepared
     from launcher.planning import has_inventory
 
@@ -46,15 +72,16 @@ def submit(
     """Write the job folder, take the snapshot of the code, and start the coordinator; returns as soon as it is started.
 
     ``progress`` gets sentences about the snapshot; ``before_start`` is called when from now on something may run.
-    Raises UsageError (a source folder that cannot be taken), in which case nothing is left behind.
+    Raises UsageError (a source folder that cannot be taken, no Slurm), in which case nothing is left behind.  A job that
+    sbatch does not take ends as CreateFailed, with sbatch's words.
     """
     from pathlib import Path
 
     from launcher import code
-    from launcher.backends import detached
     from launcher.model import to_json
 
     made = drafted.plan
+    script(drafted)
     folder = Store().create(made.job_id)
     try:
         if made.spec.source_dir is not None:
@@ -70,18 +97,32 @@ def submit(
         raise
     before_start()
     try:
-        (prepared or detached).start(folder)
+        _start(made, folder, prepared, progress)
     except LauncherError as error:
         end = {
             "type": "end",
             "status": "CreateFailed",
-            "reason_code": "NoCoordinator",
-            "reason_message": error.what,
-            "exit_code": 70,
+            "reason_code": "SubmitFailed" if made.batch else "NoCoordinator",
+            "reason_message": str(error),
+            "exit_code": error.exit_code,
         }
-        folder.append({"n": 0, "time": time.time(), **end}, durable=True)
+        folder.append({"n": view(folder).count, "time": time.time(), **end}, durable=True)
+        folder.environment.unlink(missing_ok=True)
         raise
     return folder
+
+
+def _start(made: Plan, folder: Folder, prepared: Prepared | None, progress: Callable[[str], None]) -> None:
+    if made.batch:
+        from launcher.backends import batch
+
+        if prepared is not None:
+            prepared.dismiss()
+        progress(f"in Slurm's queue as job {batch.submit(made, folder)}")
+    else:
+        from launcher.backends import detached
+
+        (prepared or detached).start(folder)
 
 
 def _told_of(taken: Any) -> str:
@@ -105,17 +146,16 @@ def view(folder: Folder) -> View:
 def describe(folder: Folder) -> dict[str, Any]:
     """The document of `status -o json`; stable keys, times in seconds since the epoch, paths absolute."""
     plan_ = read_json(folder.plan) or {}
-    seen = view(folder)
-    end = seen.end or {}
+    seen, told = _standing(folder)
     address, port = seen.master or (None, None)
     return {
         "schema_version": 1,
         "job_id": folder.job_id,
         "name": plan_.get("spec", {}).get("name"),
-        "status": seen.status.value,
-        "reason_code": end.get("reason_code") or None,
-        "reason_message": end.get("reason_message") or None,
-        "exit_code": end.get("exit_code"),
+        "status": told.status.value,
+        "reason_code": told.reason_code or None,
+        "reason_message": told.reason_message or None,
+        "exit_code": told.exit_code,
         "backend": plan_.get("backend"),
         "cluster": plan_.get("cluster"),
         "attempt": seen.attempt,
@@ -127,14 +167,34 @@ def describe(folder: Folder) -> dict[str, Any]:
         "nodes": [_node(node, seen) for node in plan_.get("nodes", [])],
         "failure": seen.failure,
         "model_data": seen.model,
-        "coordinator": coordinator_state(folder, seen),
+        "coordinator": told.coordinator,
+        "slurm_job_id": (read_json(folder.slurm) or {}).get("slurm_job_id"),
         "folder": str(folder.root),
     }
 
 
+def _standing(folder: Folder) -> tuple[View, Standing]:
+    """What the folder tells, and where the job stands; of a job in Slurm's queue Slurm is asked."""
+    if folder.slurm.exists():
+        from launcher.backends import queue
+
+        return queue.look(folder)
+    from launcher.backends.standing import Standing
+
+    seen = view(folder)
+    end = seen.end or {}
+    coordinator = coordinator_state(folder, seen)
+    return seen, Standing(seen.status, coordinator, end.get("reason_code"), end.get("reason_message"), end.get("exit_code"))
+
+
 def node_count(folder: Folder) -> int:
     """How many nodes the job has."""
-    return len((read_json(folder.plan) or {}).get("nodes", []))
+    return _count(read_json(folder.plan) or {})
+
+
+def _count(plan_: Mapping[str, Any]) -> int:
+    # Slurm's nodes are known when it starts the job.
+    return len(plan_.get("nodes", [])) or plan_.get("spec", {}).get("nodes") or 0
 
 
 def world_size(folder: Folder, seen: View) -> int | None:
@@ -185,7 +245,15 @@ def coordinator_state(folder: Folder, seen: View | None = None) -> str:
 
 
 def ensure_coordinator(folder: Folder) -> bool:
-    """Start a coordinator where none lives, or where the one that lives cannot log in; True when one was started."""
+    """Start a coordinator where none lives, or where the one that lives cannot log in; True when one was started.
+
+    For a job in Slurm's queue none is ever started here: Slurm does that, and is asked whether it still will.
+    """
+    if folder.slurm.exists():
+        from launcher.backends import queue
+
+        queue.attend(folder)
+        return False
     from launcher.backends import detached
 
     state = coordinator_state(folder)
@@ -219,6 +287,11 @@ def cancel(folder: Folder, level: int = 1) -> None:
     known = folder.cancel_level()
     if level > known:
         write_json(folder.cancel, {"level": level, "pid": os.getpid(), "time": time.time()})
+    if folder.slurm.exists():
+        from launcher.backends import queue
+
+        queue.cancel(folder, level)
+        return
     ensure_coordinator(folder)
 
 
@@ -228,6 +301,9 @@ def resume(folder: Folder) -> None:
     end = seen.end
     if end is None:
         raise UsageError("the job has not ended", where=folder.job_id, next_step=f"launcher attach {folder.job_id}")
+    if folder.slurm.exists():
+        what = "a job of Slurm's queue cannot be resumed in this version; what was not collected lies in its workdir on the nodes"
+        raise UsageError(what, where=folder.job_id, next_step="launcher submit starts it anew")
     if seen.collect_error is None:
         what = f"it ended as {end['status']}; only a failed collection can be resumed, training again is not in this version"
         raise UsageError(what, where=folder.job_id, next_step="launcher submit starts it anew")
@@ -262,7 +338,7 @@ def _summary(folder: Folder) -> dict[str, Any]:
         "name": plan_.get("spec", {}).get("name"),
         "backend": plan_.get("backend"),
         "cluster": plan_.get("cluster"),
-        "nodes": len(plan_.get("nodes", [])),
+        "nodes": _count(plan_),
         "created_at": plan_.get("created_at"),
         **kept,
         "folder": str(folder.root),

@@ -160,6 +160,11 @@ class Plan:
     created_at: float = 0.0
     """seconds since the epoch"""
 
+    @property
+    def batch(self) -> bool:
+        """True for a job that is put into Slurm's queue: its coordinator is the batch step."""
+        return self.template is not None
+
 
 @dataclass(frozen=True)
 class Failure:

@@ -62,7 +62,8 @@ class Draft:
 
     plan: Plan
     environment: dict[str, Any]
-    """{"all": variables for every node, "nodes": {rank: variables of that host}}; stored readable by the user alone"""
+    """{"all": variables for every node, "nodes": {rank: variables of that host}}, and "each": those of `defaults:` for nodes
+    that Slurm has yet to give; stored readable by the user alone"""
     warnings: tuple[str, ...]
 
 
@@ -101,9 +102,11 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     warnings: list[str] = []
     cluster = _cluster(settings)
     command = _command(request, settings)
-    nodes = _nodes(settings, cluster, warnings)
+    queued = cluster.backend == "slurm"
+    nodes = () if queued else _nodes(settings, cluster, warnings)
+    template = _template(settings, cluster) if queued else None
     user = _user_environment(request, job, settings, environment)
-    spec = _spec(settings, command, user, len(nodes), warnings)
+    spec = _spec(settings, command, user, _count(settings) if queued else len(nodes), warnings)
     source = spec.source_dir
     now = time.time()
     from launcher.code import project_name
@@ -118,14 +121,17 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
         project=project_name(Path(source)) if source else "none",
         ssh=cluster.ssh,
         master=cluster.master,
+        slurm=cluster.slurm,
+        template=template and dataclasses.replace(template, env=environ.masked(template.env)),
         detached=request.detached,
         origins=settings.origins,
         created_at=now,
     )
-    for node in nodes:
-        _check_names(node.host.env, f"the env of {node.host.name}")
+    for host in [template] if template else [node.host for node in nodes]:
+        _check_names(host.env, f"the env of {host.name}")
     own = {str(node.rank): dict(node.host.env) for node in nodes}
-    return Draft(plan, {"all": user, "nodes": own}, tuple(warnings))
+    each = dict(template.env) if template else {}
+    return Draft(plan, {"all": user, "each": each, "nodes": own}, tuple(warnings))
 
 
 def has_inventory(request: Request) -> bool:
@@ -166,7 +172,9 @@ def _cluster(settings: _Settings) -> Cluster:
             step = "name the machines: --cluster FILE, --hostfile FILE or --hosts a,b"
             raise UsageError("--backend ssh needs hosts, and no inventory names any", next_step=step)
         cluster = dataclasses.replace(cluster, backend=backend)
-    if cluster.backend != "local" or settings.get("hosts") is not None or settings.get("exclude") is not None:
+    if cluster.backend == "slurm":
+        _refuse_hosts(settings)
+    elif cluster.backend != "local" or settings.get("hosts") is not None or settings.get("exclude") is not None:
         cluster = select_hosts(cluster, settings.get("hosts"), settings.get("exclude"))
     if backend == "local":
         cluster = dataclasses.replace(cluster, backend="local")
@@ -220,6 +228,32 @@ def _nodes(settings: _Settings, cluster: Cluster, warnings: list[str]) -> tuple[
         )
     chosen = hosts[: asked or len(hosts)]
     return tuple(Node(rank, _here(host) if cluster.backend == "local" else host) for rank, host in enumerate(chosen))
+
+
+def _refuse_hosts(settings: _Settings) -> None:
+    """Slurm chooses the nodes; what it should keep to is said to sbatch."""
+    keys = {"hosts": "nodelist", "exclude": "exclude", "instance_type": "constraint", "hostfile": "nodelist"}
+    said = [
+        f"{settings.origins[name]}: `{key}` under `slurm:` says that to sbatch"
+        for name, key in keys.items()
+        if settings.get(name) is not None
+    ]
+    if said:
+        raise UsageError("Slurm chooses the nodes of a job", problems=said, next_step="write it into the cluster file")
+
+
+def _count(settings: _Settings) -> int:
+    """How many nodes are asked of Slurm."""
+    asked = int(settings.get("nodes", 1))
+    if asked < 1:
+        raise UsageError(f"--nodes {asked}: at least one node is needed")
+    return asked
+
+
+def _template(settings: _Settings, cluster: Cluster) -> Host:
+    """What every node of Slurm's is like, apart from its name."""
+    own = cluster.template.workdir if cluster.template.workdir != Host("", "").workdir else str(home())
+    return dataclasses.replace(cluster.template, name="slurm", address="", workdir=cluster.slurm.workdir or own)
 
 
 def _here(host: Host) -> Host:

@@ -95,6 +95,8 @@ class View:
 
     nodes: dict[int, NodeView] = field(default_factory=dict)
     attempt: int = 0
+    submitted_at: float | None = None
+    """when it was put into a batch system's queue"""
     created_at: float | None = None
     started_at: float | None = None
     """when the command ran on all nodes"""
@@ -135,7 +137,9 @@ class View:
             return Status(self.end["status"])
         if self.started_at is not None or self.starting:
             return Status.RUNNING
-        return Status.INITIALIZING if self.coordinator is not None else Status.CREATED
+        if self.coordinator is not None:
+            return Status.INITIALIZING
+        return Status.CREATED if self.submitted_at is None else Status.SUBMITTED
 
     @property
     def all_over(self) -> bool:
@@ -155,6 +159,10 @@ def fold(events: Iterable[Mapping[str, Any]], view: View | None = None) -> View:
             # A spoiled line of the file says nothing; the job, and the list of all jobs, must still be readable.
             continue
     return view
+
+
+def _submitted(view: View, event: Mapping[str, Any]) -> None:
+    view.submitted_at = event["time"]
 
 
 def _created(view: View, event: Mapping[str, Any]) -> None:
@@ -303,6 +311,7 @@ def _end(view: View, event: Mapping[str, Any]) -> None:
 
 
 _FOLDS = {
+    "submitted": _submitted,
     "created": _created,
     "coordinator": _coordinator,
     "reached": _reached,

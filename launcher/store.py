@@ -3,6 +3,7 @@
 Every file has one writer:
 
     job.json plan.json env.json code/ code.json   submit, before the coordinator starts
+    slurm.json slurm/                             submit, and submitit for it; the batch step writes its log there
     cancel                                        whoever cancels (written whole, renamed into place)
     events.jsonl state.json coordinator.json coordinator.log   the coordinator
     logs/node-<rank>/                             that node's link, a thread of the coordinator
@@ -83,6 +84,8 @@ class Folder:
         self.lock = root / "coordinator.lock"
         self.coordinator_log = root / "coordinator.log"
         self.cancel = root / "cancel"
+        self.slurm = root / "slurm.json"
+        self.batch = root / "slurm"
         self.code = root / "code"
         self.logs = root / "logs"
         self.output = root / "output"

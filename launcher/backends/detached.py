@@ -21,10 +21,15 @@ class Prepared:
         words = [*_words(), *(["--ssh"] if ssh else [])]
         try:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True, cwd=_directory()
+                words, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True, cwd=directory()
             )
         except OSError as error:
             raise LauncherError(f"the coordinator cannot be started: {error}", where=words[0]) from error
+
+    def dismiss(self) -> None:
+        """There is no job for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def start(self, folder: Folder) -> None:
         """Give it the job.  Raises LauncherError when no coordinator can be started."""
@@ -46,7 +51,7 @@ def start(folder: Folder) -> None:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                cwd=_directory(),
+                cwd=directory(),
             )
     except OSError as error:
         raise LauncherError(f"the coordinator cannot be started: {error}", where=str(folder.root)) from error
@@ -64,7 +69,7 @@ def _scope() -> list[str]:
     return ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--"] if facts.lingering() else []
 
 
-def _directory() -> str:
+def directory() -> str:
     """Where `python -m` finds this very package without a variable that the job would inherit; never the user's directory,
     whose modules would go before those of the standard library."""
     here = str(Path(__file__).resolve().parents[2])

@@ -55,7 +55,7 @@ def follow(
     quiet: bool = False,
     feed: Feed | None = None,
 ) -> int:
-    """Show a job until its end (or until it runs); returns the job's exit code, 0 while there is none.
+    """Show a job until its end (or until it runs, or waits in Slurm's queue); returns the job's exit code, 0 while there is none.
 
     ``interrupts`` None: signals are the caller's, and only leave.  ``feed``: one that has read what need not be shown.
     """
@@ -64,7 +64,7 @@ def follow(
     while True:
         for item in feed.read():
             screen.show(item, feed, quiet)
-        if feed.ended or (until_running and feed.view.following):
+        if feed.ended or (until_running and (feed.view.following or feed.view.submitted_at is not None)):
             break
         # One by one, however fast they came: who presses three times at once has cancelled, too.
         while interrupts is not None and interrupts.count > heard:

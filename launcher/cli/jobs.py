@@ -50,6 +50,8 @@ def status_command(job: str, output: str) -> None:
     click.echo(f"job          {told['job_id']}")
     click.echo(f"status       {told['status']}" + (f" ({told['reason_code']})" if told["reason_code"] else ""))
     click.echo(f"coordinator  {told['coordinator']}")
+    if told["slurm_job_id"]:
+        click.echo(f"slurm job    {told['slurm_job_id']}")
     for name in ("created_at", "started_at", "ended_at"):
         click.echo(f"{name.removesuffix('_at'):<12} {when(told[name])}")
     if told["master_addr"]:
@@ -60,6 +62,8 @@ def status_command(job: str, output: str) -> None:
     seen = api.view(folder)
     if seen.end is not None and seen.end["status"] != "Succeed":
         click.echo(ending(folder, seen))
+    elif seen.end is None and told["reason_message"]:
+        click.echo(told["reason_message"])
     elif told["coordinator"] in ("lost", "key unavailable"):
         click.echo(f"  next: launcher attach {told['job_id']} (starts a new coordinator, with the keys of this terminal)")
 

@@ -41,7 +41,9 @@ def inventory(function: F) -> F:
         click.option(
             "--hosts", metavar="HOSTS", help="Only these hosts, in this order (comma list, ranges such as node[01-04])."
         ),
-        click.option("--backend", type=click.Choice(["local", "ssh"]), help="local: simulate the nodes on this machine."),
+        click.option(
+            "--backend", type=click.Choice(["local", "ssh", "slurm"]), help="local: simulate the nodes on this machine."
+        ),
         click.option("--hostfile", metavar="FILE", help="An inventory of `host slots=4` lines."),
         click.option("--cluster", metavar="FILE", help="The inventory (else $LAUNCHER_CLUSTER, else ./cluster.yaml)."),
     ):

@@ -40,7 +40,7 @@ class Screen:
 
     def begin(self, folder: Folder, plan: Plan) -> None:
         """The job exists: say its name."""
-        count = len(plan.nodes)
+        count = len(plan.nodes) or plan.spec.nodes or 0
         source = f" by {plan.inventory}" if plan.inventory else ""
         self.note(f"job {folder.job_id}: {count} node{'s' * (count > 1)}, {plan.backend}{source}; folder {folder.root}")
 

@@ -12,6 +12,7 @@ from launcher import api, planning
 from launcher.cli import options
 from launcher.cli.follow import Interrupts, exit_as_the_job, follow
 from launcher.cli.show import Screen
+from launcher.cli.streams import OutputLost
 from launcher.cluster import parse_duration, parse_name, parse_size
 from launcher.model import Command, to_json
 
@@ -71,8 +72,12 @@ def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, 
         return
     with Interrupts() as interrupts:
         folder = api.submit(drafted, screen.note, interrupts.note_from_now_on, prepared)
-        screen.begin(folder, drafted.plan)
-        code = follow(folder, screen, interrupts, until_running=detach, quiet=detach)
+        try:
+            screen.begin(folder, drafted.plan)
+            code = follow(folder, screen, interrupts, until_running=detach, quiet=detach)
+        except OutputLost:
+            screen.note(f"the job goes on\n  next: launcher attach {folder.job_id}")
+            raise
     if detach and code == 0 and output == "text":
         click.echo(folder.job_id)
     exit_as_the_job(ctx, folder, output, code)
@@ -110,9 +115,9 @@ def _may_be_job_file(word: str) -> bool:
 
 
 def _print_plan(drafted: planning.Draft, output: str) -> None:
-    plan = drafted.plan
+    plan, script = drafted.plan, api.script(drafted)
     if output == "json":
-        options.print_json({"schema_version": 1, **to_json(plan)})
+        options.print_json({"schema_version": 1, **to_json(plan), **({} if script is None else {"script": script})})
         return
     click.echo(f"job      {plan.job_id}")
     click.echo(f"backend  {plan.backend}, cluster {plan.cluster}" + (f" ({plan.inventory})" if plan.inventory else ""))
@@ -126,6 +131,8 @@ def _print_plan(drafted: planning.Draft, output: str) -> None:
         if value not in (None, {}, []):
             shown = _words(plan.spec.command) if key == "command" else value
             click.echo(f"{key:<16} {shown}   [{plan.origins.get(key, 'built-in')}]")
+    if script is not None:
+        click.echo(f"sbatch script:\n{script}", nl=False)
 
 
 def _words(command: Command) -> str:

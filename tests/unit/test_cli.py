@@ -327,7 +327,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["submit", "--source-dir", "none", "--", "train.py"], "no such source folder"),
     (["submit", "--source-dir", "none", "--dry-run", "--", "true"], "no such source folder"),
     (["submit", "--env-file", "none", "--", "true"], "none: the env file cannot be read: No such file or directory"),
-    (["submit", "--backend", "slurm", "--", "true"], "slurm"),
+    (["submit", "--backend", "slurm", "--", "true"], "no sbatch"),
     (["submit", "--spares", "1", "--", "true"], "--spares"),
     (["nodes", "--cluster", "none.yaml"], "none.yaml"),
 ]

@@ -1,0 +1,271 @@
+"""A job in Slurm's queue: submitted from here, coordinated by its own batch step.
+
+submitit writes the script, submits and cancels.  How the job goes is told by the job folder and by Slurm's commands,
+never by what submitit keeps of it.  Nothing of ours runs on this machine once sbatch has answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends import detached
+from launcher.errors import LauncherError, SlurmSilent, SubmitRefused
+from launcher.model import Host, Node, Plan, SlurmOptions, from_json, to_json
+from launcher.slurm.allocation import AllocatedNode, Allocation, allocation
+from launcher.store import Folder, read_json, write_json
+
+if TYPE_CHECKING:
+    from submitit import SlurmExecutor
+
+WARNING = "B:USR2@90"
+"""the signal before the time limit: to the batch step alone, which passes it on"""
+CANCEL_SIGNALS = {1: signal.SIGUSR1, 2: signal.SIGINT}
+"""by which a batch step hears at once that it is to stop, with grace or now: inotify does not cross machines"""
+_HANDED_ON = {
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_QOS": "qos",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_TIMELIMIT": "time",
+    "SBATCH_WCKEY": "wckey",
+}
+"""variables of sbatch's that say where a user's jobs belong, and the option that wins over each; in sbatch itself the
+variable would win over the script"""
+_OF_ANOTHER_JOB = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SUBMITIT_", "PMI_", "PMIX_")
+_OF_THE_SITE = ("SLURM_CONF", "SLURM_JWT")
+_AWAY = re.compile("unable to contact slurm controller|socket timed out|zero bytes were transmitted|connection refused", re.I)
+"""sbatch's words when slurmctld did not answer"""
+_LOCAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+_LOCAL_KINDS = ("tmpfs", "ramfs")
+
+
+def is_batch(folder: Folder) -> bool:
+    """True for a job whose coordinator is Slurm's business, whether or not sbatch has taken it."""
+    return folder.slurm.exists()
+
+
+def script(plan: Plan, folder: Folder) -> str:
+    """The sbatch script of a plan, byte for byte as it is submitted.  SubmitRefused where there is no Slurm."""
+    executor = _executor(plan, folder)
+    return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
+
+
+def submit(plan: Plan, folder: Folder) -> str:
+    """Put the job into Slurm's queue; its number.
+
+    Raises SubmitRefused with sbatch's own words, SlurmSilent when slurmctld does not answer; then submitit's files are gone.
+    """
+    record = {"slurm_job_id": None, "submitted_at": time.time()}
+    write_json(folder.slurm, record)
+    folder.append({"n": 0, "type": "submitted", "time": time.time()}, durable=True)
+    try:
+        number = _submit(_executor(plan, folder), folder, plan.slurm)
+    except LauncherError:
+        shutil.rmtree(folder.batch, ignore_errors=True)
+        raise
+    write_json(folder.slurm, {**record, "slurm_job_id": number})
+    return number
+
+
+def _submit(executor: SlurmExecutor, folder: Folder, options: SlurmOptions) -> str:
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    try:
+        with _environment_of_sbatch(options):
+            return str(executor.submit(run_job, str(folder.root)).job_id)
+    except (FailedJobError, FailedSubmissionError) as error:
+        lines = str(error).strip().splitlines()
+        if any(_AWAY.search(line) for line in lines):
+            step = "try again when `scontrol ping` says that it is up"
+            raise SlurmSilent("slurmctld did not answer sbatch", lines=lines, next_step=step) from error
+        step = "mend `slurm:` of the cluster file; --dry-run shows the script"
+        raise SubmitRefused("sbatch refused the job", problems=lines, next_step=step) from error
+
+
+def _executor(plan: Plan, folder: Folder) -> SlurmExecutor:
+    """submitit's executor with everything set; nothing is written yet."""
+    missing = [name for name in ("sbatch", "srun", "scancel") if shutil.which(name) is None]
+    if missing:
+        step = "log in to a machine of the cluster, or put Slurm's commands into PATH"
+        raise SubmitRefused(f"there is no Slurm here: no {', '.join(missing)} in PATH", next_step=step)
+    from submitit import SlurmExecutor
+
+    # With exec Slurm's signals reach the interpreter, not a shell that dies of them.
+    executor = SlurmExecutor(folder.batch, python=f"exec {shlex.quote(sys.executable)}")
+    executor.update_parameters(**_parameters(plan))
+    return executor
+
+
+def _parameters(plan: Plan) -> dict[str, Any]:
+    """submitit's names for what is asked of sbatch; what it would add by itself is set aside by None."""
+    options = plan.slurm
+    extra = {"signal": WARNING, "chdir": detached.directory(), **options.sbatch}
+    if "requeue" not in extra:
+        # A job that Slurm starts anew by itself would train anew unasked.
+        extra["no-requeue"] = True
+    kept = ("partition", "account", "qos", "time", "gpus_per_node", "cpus_per_task", "mem", "constraint", "exclusive")
+    return {
+        "job_name": plan.job_id,
+        "nodes": plan.spec.nodes,
+        "ntasks_per_node": 1,
+        "use_srun": False,
+        "stderr_to_stdout": True,
+        "wckey": None,
+        "additional_parameters": extra,
+        **{name: getattr(options, name) for name in (*kept, "nodelist", "exclude", "dependency")},
+    }
+
+
+@contextlib.contextmanager
+def _environment_of_sbatch(options: SlurmOptions) -> Iterator[None]:
+    """What sbatch is to see; submitit gives it our own, and the job inherits that."""
+    before = dict(os.environ)
+    kept = environment_of_sbatch(before, options)
+    try:
+        os.environ.clear()
+        os.environ.update(kept)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def environment_of_sbatch(environ: Mapping[str, str], options: SlurmOptions) -> dict[str, str]:
+    """The environment without what speaks of another job, and without variables that would win over the cluster file."""
+    said = {name for name in _HANDED_ON.values() if getattr(options, name, None) is not None} | set(options.sbatch)
+    kept = {name for name, option in _HANDED_ON.items() if option not in said} | set(_OF_THE_SITE)
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in kept or not (name.startswith(_OF_ANOTHER_JOB) or name == "CUDA_VISIBLE_DEVICES")
+    }
+
+
+def number_of(folder: Folder) -> str | None:
+    """Slurm's number of the job; None while sbatch has not told it."""
+    record = read_json(folder.slurm) or {}
+    if record.get("slurm_job_id"):
+        return str(record["slurm_job_id"])
+    # Whoever submitted may have been killed in the moment between.
+    scripts = list(folder.batch.glob("*_submission.sh"))
+    return scripts[0].name.partition("_")[0] if scripts else None
+
+
+def dequeue(folder: Folder, number: str) -> None:
+    """Take the job out of Slurm's queue, or end what runs of it.  SlurmSilent, with scancel's words, when that does not work."""
+    from submitit import SlurmJob
+
+    with _scancel_told():
+        SlurmJob(folder.batch, number).cancel()
+
+
+def tell(number: str, level: int) -> None:
+    """Let the batch step know at once that the job is to stop.  SlurmSilent, with scancel's words, when that does not work."""
+    words = ["scancel", "--batch", f"--signal={CANCEL_SIGNALS[level].name.removeprefix('SIG')}", number]
+    with _scancel_told():
+        subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+
+
+@contextlib.contextmanager
+def _scancel_told() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise SlurmSilent("there is no scancel on PATH") from None
+    except subprocess.CalledProcessError as error:
+        raise SlurmSilent("scancel failed", lines=(error.stderr or "").strip().splitlines()) from error
+
+
+def only_here(path: Path, mounts: str | None = None) -> str | None:
+    """Why other machines will hardly see what lies at ``path``; None where that is not obvious.  ``mounts``: /proc/mounts."""
+    real = os.path.realpath(path)
+    for place in _LOCAL_PLACES:
+        if real == place or real.startswith(f"{place}/"):
+            return f"it lies in {place}"
+    if mounts is None:
+        with contextlib.suppress(OSError):
+            mounts = Path("/proc/mounts").read_text()
+    rows = [line.split() for line in (mounts or "").splitlines()]
+    above = [row for row in rows if len(row) > 2 and f"{real}/".startswith(row[1].rstrip("/") + "/")]
+    kind = max(above, key=lambda row: len(row[1]))[2] if above else ""
+    return f"it is on a {kind}" if kind in _LOCAL_KINDS else None
+
+
+def run_job(root: str) -> None:
+    """What submitit calls in the batch step: coordinate the job to its end, and exit as it did."""
+    _take_signals_back()
+    folder = Folder(Path(root))
+    with open(os.devnull, "rb") as null, folder.coordinator_log.open("ab") as log:
+        for target, source in ((0, null), (1, log), (2, log)):
+            os.dup2(source.fileno(), target)
+    _know_number(folder)
+    try:
+        given = allocation(os.environ)
+        if given is None:
+            raise LauncherError("SLURM_JOB_ID is not set: this is no batch step of Slurm's", where=folder.job_id)
+        complete(folder, given)
+    except LauncherError as error:
+        end = {"type": "end", "status": "InitializeFailed", "reason_code": "NoAllocation", "reason_message": str(error)}
+        count = len(folder.read_events())
+        folder.append({"n": count, "time": time.time(), **end, "exit_code": error.exit_code}, durable=True)
+        sys.exit(error.exit_code)
+    sys.exit(_coordinate(folder))
+
+
+def complete(folder: Folder, given: Allocation) -> None:
+    """Write the nodes that Slurm gave the job into its plan, each with the variables that `defaults:` has for it."""
+    plan = from_json(Plan, read_json(folder.plan))
+    assert plan.template is not None
+    nodes = tuple(Node(rank, _host(plan.template, node)) for rank, node in enumerate(given.nodes[: plan.spec.nodes]))
+    environment = read_json(folder.environment)
+    if environment is not None:
+        each = {str(node.rank): environment["each"] for node in nodes}
+        write_json(folder.environment, {**environment, "nodes": each}, mode=0o600)
+    write_json(folder.plan, {"schema_version": 1, **to_json(replace(plan, nodes=nodes))})
+
+
+def _host(template: Host, node: AllocatedNode) -> Host:
+    return replace(template, name=node.name, address=node.name, gpus=node.gpus if template.gpus is None else template.gpus)
+
+
+def _coordinate(folder: Folder) -> int:
+    """Be the very program that is a process of its own elsewhere; returns the exit code of the job."""
+    import runpy
+
+    sys.argv = ["launcher.coordinator", str(folder.root)]
+
+    code: Any = 70
+    try:
+        runpy.run_module("launcher.coordinator", run_name="__main__", alter_sys=True)
+    except SystemExit as done:
+        code = done.code
+    ends = [event for event in folder.read_events() if event["type"] == "end"]
+    # Slurm's own state, and whatever depends on this job there, follow the outcome.
+    return int(ends[-1]["exit_code"] if ends else code or 0)
+
+
+def _take_signals_back() -> None:
+    """submitit's handlers would checkpoint by pickling, requeue by their own rules, and swallow TERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCONT, signal.SIG_DFL)
+    for number in (signal.SIGUSR2, *CANCEL_SIGNALS.values()):
+        # Until the coordinator listens; what it has missed stands in the folder.
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _know_number(folder: Folder) -> None:
+    record = read_json(folder.slurm) or {}
+    if not record.get("slurm_job_id"):
+        write_json(folder.slurm, {**record, "slurm_job_id": os.environ.get("SLURM_JOB_ID")})

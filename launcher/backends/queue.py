@@ -1,0 +1,158 @@
+"""Looking after a job in Slurm's queue from any machine that sees its folder; nobody here runs for it.
+
+`look` only reads.  `attend` and `cancel` act, in the one way that is open to us: scancel, and, once Slurm has said that
+nothing of the job runs any more, the end that its batch step could not write.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from launcher import owner
+from launcher.backends import batch
+from launcher.backends.standing import Evidence, Standing, standing
+from launcher.errors import SlurmSilent
+from launcher.policy import View, fold
+from launcher.slurm import ask
+from launcher.store import Folder, read_json
+
+Answer = ask.Report | ask.NoSuchJob | ask.NoAnswer
+_ASK_SECONDS = (2.0, 15.0)
+"""between two questions of all that attend to a job: at first, and once it has waited for long"""
+_CANCEL_SECONDS = 5.0
+"""so long is waited for Slurm to have taken a job out of its queue"""
+_LAST_LINES = 12
+
+
+def look(folder: Folder) -> tuple[View, Standing]:
+    """What the folder tells, and where the job stands; Slurm is asked unless the end is written."""
+    seen = fold(folder.read_events())
+    if seen.end is not None:
+        return seen, standing(seen, None, Evidence())
+    answer = _answer(folder)
+    # Read after the question: a job that Slurm calls over has written all it ever will.
+    seen = fold(folder.read_events())
+    return seen, standing(seen, answer, _evidence(folder))
+
+
+def attend(folder: Folder) -> None:
+    """What whoever waits for a job does now and then: ask Slurm, unless the batch step shows that it lives or somebody just
+    asked; and write the end, or carry out a wish to cancel, where the batch step cannot."""
+    if owner.is_alive(read_json(folder.owner)) or not _due(folder) or fold(folder.read_events()).end is not None:
+        return
+    _act(folder)
+
+
+def cancel(folder: Folder, level: int) -> None:
+    """Carry out the wish that stands in the folder.  SlurmSilent when Slurm cannot be told; the wish holds all the same."""
+    number = batch.number_of(folder)
+    report = _answer(folder)
+    if number is not None and isinstance(report, ask.Report) and _runs(report):
+        hears = owner.is_alive(read_json(folder.owner)) or fold(folder.read_events()).coordinator is None
+        if hears or level < 2:
+            batch.tell(number, level)
+        else:
+            batch.dequeue(folder, number)
+        return
+    _act(folder)
+    if isinstance(report, ask.NoAnswer):
+        step = "the job is stopped when it starts; `launcher cancel` again when Slurm answers takes it out of the queue"
+        raise SlurmSilent("Slurm does not answer; the wish is written down", lines=report.words, next_step=step)
+
+
+def _act(folder: Folder) -> None:
+    number, answer = batch.number_of(folder), _answer(folder)
+    if number is not None and folder.cancel_level() and isinstance(answer, ask.Report) and not answer.state.ended:
+        if _runs(answer):
+            return
+        batch.dequeue(folder, number)
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        while isinstance(answer, ask.Report) and not answer.state.ended and time.monotonic() < deadline:
+            # Nobody tells of it.
+            time.sleep(0.1)
+            answer = _answer(folder)
+    _conclude(folder, answer)
+
+
+def _runs(report: ask.Report) -> bool:
+    return report.state.reason_code in ("Running", "Completing")
+
+
+def _conclude(folder: Folder, answer: Answer | None) -> None:
+    """Write the end that nobody else can write any more."""
+    with _alone(folder) as alone:
+        seen = fold(folder.read_events())
+        found = standing(seen, answer, _evidence(folder))
+        if not alone or seen.end is not None or not found.over:
+            return
+        end: dict[str, Any] = {
+            "type": "end",
+            "status": found.status.value,
+            "reason_code": found.reason_code,
+            "reason_message": found.reason_message,
+            "exit_code": found.exit_code,
+            "model": seen.model,
+        }
+        folder.environment.unlink(missing_ok=True)
+        folder.append({"n": seen.count, "time": time.time(), **end}, durable=True)
+
+
+@contextmanager
+def _alone(folder: Folder) -> Iterator[bool]:
+    """The coordinator's own lock: True for one of several that look at the same time, and never while a coordinator lives."""
+    fd = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:
+            # Some network file systems know no locks; two equal ends are no harm.
+            pass
+        yield True
+    finally:
+        os.close(fd)
+
+
+def _answer(folder: Folder) -> Answer | None:
+    number = batch.number_of(folder)
+    if number is None:
+        return None
+    submitted = (read_json(folder.slurm) or {}).get("submitted_at")
+    return ask.job_state(number, submitted, name=folder.job_id)
+
+
+def _evidence(folder: Folder) -> Evidence:
+    submitted = (read_json(folder.slurm) or {}).get("submitted_at") or 0.0
+    return Evidence(folder.cancel_level() > 0, time.time() - submitted, _log(folder))
+
+
+def _log(folder: Folder) -> tuple[str, ...] | None:
+    """The last lines of what the batch step printed before it became a coordinator, or as one."""
+    found = sorted(folder.batch.glob("*_log.out"))
+    if not found:
+        return None
+    texts = [path.read_bytes().decode(errors="replace") for path in (*found, folder.coordinator_log) if path.exists()]
+    return tuple("\n".join(texts).strip().splitlines()[-_LAST_LINES:])
+
+
+def _due(folder: Folder) -> bool:
+    """Whether it is time for somebody to ask; all that attend to the job share one mark in its folder."""
+    mark = folder.batch / "asked"
+    now = time.time()
+    age = now - float((read_json(folder.slurm) or {}).get("submitted_at") or now)
+    pause = min(max(age / 20, _ASK_SECONDS[0]), _ASK_SECONDS[1])
+    try:
+        if 0 <= now - mark.stat().st_mtime < pause:
+            return False
+    except FileNotFoundError:
+        pass
+    if folder.batch.is_dir():
+        mark.touch()
+    return True

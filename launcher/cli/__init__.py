@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import sys
@@ -75,7 +76,8 @@ def main() -> Any:
         _run(sys.argv[1:])
     except OutputLost as lost:
         if not lost.unread:
-            click.echo(f"error: {lost}", err=True)
+            with contextlib.suppress(OutputLost):
+                click.echo(f"error: {lost}", err=True)
         sys.exit(lost.exit_code)
 
 

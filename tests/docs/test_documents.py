@@ -174,7 +174,7 @@ def test_exit_codes(jobs: Jobs) -> None:
     """The table of exit codes has those of the error tree, and real commands exit as it says."""
     said = {row[0] for row in rows(section("docs/cli.md", "Exit codes"))}
     tree = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.LauncherError)]
-    assert {str(kind.exit_code) for kind in tree} | {"0", "75", "130", "143"} <= said
+    assert {str(kind.exit_code) for kind in tree} | {"0", "74", "75", "130", "141", "143"} <= said
     assert launcher(jobs.home, "wait", jobs.bad).returncode == 3
     assert launcher(jobs.home, "status", "nope").returncode == 2
     assert launcher(jobs.home, "submit", "--hosts", "127.0.0.1:1", "--command", "true").returncode == 69

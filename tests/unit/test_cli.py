@@ -389,4 +389,59 @@ def test_whoever_stops_reading_is_no_error(home: Path) -> None:
     (folder.node_logs(0) / "stdout.log").write_bytes(b"x" * 99 + b"\n" + b"line\n" * 200_000)
     shell = f'"{sys.executable}" -m launcher logs latest | head -1'
     done = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "Traceback" not in done.stderr and len(done.stdout.splitlines()) == 1
+    assert done.returncode == 0 and done.stderr == "" and len(done.stdout.splitlines()) == 1
+
+
+WRITING = """
+--help, submit --help, --version, list, status latest, status latest -o json, logs latest, logs latest -o json, logs latest -f,
+events latest, events latest -o json, wait latest, attach latest, attach latest -o json, model-data latest, cancel latest,
+nodes --hosts a, nodes -o json, submit --dry-run -- true
+"""
+
+
+@pytest.mark.parametrize("words", [words.strip() for words in WRITING.split(",")])
+def test_output_that_cannot_be_written_is_said_once(home: Path, words: str) -> None:
+    """A full disk behind stdout is no fault of ours, and whoever reads no more is told nothing."""
+    job(FINISHED)
+    command = [sys.executable, "-m", "launcher", *words.split()]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert done.returncode == 74
+    assert done.stderr.endswith(b"error: stdout cannot be written: No space left on device\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    gone = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert gone.returncode == 141
+    assert all(word not in said for word in (b"Traceback", b"ignored") for said in (gone.stderr, done.stderr))
+
+
+def test_output_and_errors_that_cannot_be_written(home: Path) -> None:
+    """Nobody can be told, but for the exit code."""
+    with open("/dev/full", "wb") as full:
+        for words in (["list", "-o", "json"], ["status", "none"], ["--help"]):
+            command = [sys.executable, "-m", "launcher", *words]
+            assert subprocess.run(command, stdout=full, stderr=full, timeout=60, check=False).returncode == 74
+
+
+def test_a_job_goes_on_where_its_output_cannot_be_written(home: Path) -> None:
+    """Whoever submitted it reads how to see the rest."""
+    command = [sys.executable, "-m", "launcher", "submit", "--backend", "local", "--", "echo", "hi"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    (folder,) = Store().folders()
+    assert done.returncode == 74 and f"the job goes on\n  next: launcher attach {folder.job_id}\n" in done.stderr
+    assert launcher("wait", "latest").returncode == 0
+
+
+@pytest.mark.parametrize(("words", "code"), [(["submit", "--", "true"], 130), (["list"], -15)])
+def test_a_stop_before_anything_is_loaded(home: Path, words: list[str], code: int) -> None:
+    """TERM is one Ctrl-C to a submit even then; nothing was made."""
+    # Python's trace of its imports tells when the program has begun, and has not loaded yet what it needs.
+    command = [sys.executable, "-v", "-m", "launcher", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    next(line for line in process.stderr if "launcher/cli/__init__.py" in line)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == code and not list((home / "home" / "jobs").glob("*"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.model import Command, Node, Plan
-from launcher.torchrun import uses_launcher
+from launcher.torchrun import static_node, uses_launcher
 
 DROPPED = (
     "RANK",
@@ -151,7 +151,9 @@ def _defaults(nodes: int, interface: str | None) -> dict[str, str]:
 def of_task(inherited: Mapping[str, str], settings: Mapping[str, str], interface: str | None) -> dict[str, str]:
     """The environment of a command that takes this process's place, with ``settings`` of :func:`contract`."""
     kept = {name: value for name, value in inherited.items() if not _matches(name, DROPPED)}
-    return {**_defaults(int(settings["NNODES"]), interface), **kept, **settings}
+    master = (settings["MASTER_ADDR"], settings["MASTER_PORT"])
+    torchrun = static_node(settings["NNODES"], settings["NODE_RANK"], settings["NPROC_PER_NODE"], master)
+    return {**_defaults(int(settings["NNODES"]), interface), **kept, **torchrun, **settings}
 
 
 def _gpu_slice(plan: Plan, node: Node, facts: Mapping[str, Any]) -> dict[str, str]:

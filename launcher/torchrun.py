@@ -67,6 +67,21 @@ def settings(grace: float, log_dir: str) -> dict[str, str]:
     }
 
 
+def static_node(nodes: str, rank: str, nproc: str, master: tuple[str, str]) -> dict[str, str]:
+    """The variables that tell torchrun which node of a job it is: with them a bare `torchrun SCRIPT` is the whole command.
+
+    A flag in the command wins over each.  Without an endpoint of its own torchrun keeps to static rendezvous, where
+    --node_rank holds.
+    """
+    return {
+        "PET_NNODES": nodes,
+        "PET_NODE_RANK": rank,
+        "PET_NPROC_PER_NODE": nproc,
+        "PET_MASTER_ADDR": master[0],
+        "PET_MASTER_PORT": master[1],
+    }
+
+
 # --- What a person says to torchrun -----------------------------------------------------------------------------------------
 
 _NPROC = re.compile(r"(?<![\w-])--?nproc[_-]per[_-]node(?:=|\s+)(\S*)")

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from launcher import owner
 from launcher.errors import LauncherError, UsageError
 from launcher.policy import View, fold
-from launcher.store import Folder, Store, home, read_json, write_json
+from launcher.keep import home
+from launcher.store import Folder, Store, read_json, write_json
 
 if TYPE_CHECKING:
     from launcher.backends.detached import Prepared

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from launcher import environ, torchrun
 from launcher.cluster import Cluster, load_cluster, load_hostfile, load_job, local_cluster, select_hosts
 from launcher.errors import UsageError
+from launcher.keep import home
 from launcher.model import Command, Host, JobSpec, Node, Plan
-from launcher.store import home, new_job_id
+from launcher.store import new_job_id
 
 if TYPE_CHECKING:
     from launcher.cluster.jobfile import JobFile
@@ -77,6 +78,12 @@ class _Settings:
     def __init__(self, request: Request, job: JobFile | None) -> None:
         self._request, self._job = request, job
         self.origins: dict[str, str] = {}
+        self.allocation: str | None = None
+        """Slurm's number of the job that we are in, where its nodes are the inventory"""
+
+    @property
+    def detached(self) -> bool:
+        return self._request.detached
 
     def get(self, name: str, built_in: Any = None) -> Any:
         """The value, and in ``origins`` its source, under the name that the plan has for it."""
@@ -100,9 +107,9 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     job = load_job(request.job_file) if request.job_file else None
     settings = _Settings(request, job)
     warnings: list[str] = []
-    cluster = _cluster(settings)
+    cluster = _cluster(settings, environment)
     command = _command(request, settings)
-    queued = cluster.backend == "slurm"
+    queued = cluster.backend == "slurm" and settings.allocation is None
     nodes = () if queued else _nodes(settings, cluster, warnings)
     template = _template(settings, cluster) if queued else None
     user = _user_environment(request, job, settings, environment)
@@ -123,6 +130,7 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
         master=cluster.master,
         slurm=cluster.slurm,
         template=template and dataclasses.replace(template, env=environ.masked(template.env)),
+        allocation=settings.allocation,
         detached=request.detached,
         origins=settings.origins,
         created_at=now,
@@ -161,12 +169,14 @@ def find_cluster(settings: _Settings) -> Cluster:
 
 def inventory(request: Request) -> Cluster:
     """The hosts that a request means, as `launcher nodes` shows them."""
-    return _cluster(_Settings(request, None))
+    return _cluster(_Settings(request, None), os.environ)
 
 
-def _cluster(settings: _Settings) -> Cluster:
+def _cluster(settings: _Settings, environment: Mapping[str, str]) -> Cluster:
     cluster = find_cluster(settings)
     backend = settings.get("backend")
+    if environment.get("SLURM_JOB_ID") and (backend or (cluster.backend if cluster.path else "slurm")) == "slurm":
+        return select_hosts(_allocated(settings, cluster, environment), settings.get("hosts"), settings.get("exclude"))
     if backend and backend != cluster.backend:
         if backend == "ssh" and not cluster.hosts and settings.get("hosts") is None:
             step = "name the machines: --cluster FILE, --hostfile FILE or --hosts a,b"
@@ -179,6 +189,27 @@ def _cluster(settings: _Settings) -> Cluster:
     if backend == "local":
         cluster = dataclasses.replace(cluster, backend="local")
     return cluster
+
+
+def _allocated(settings: _Settings, cluster: Cluster, environment: Mapping[str, str]) -> Cluster:
+    """The cluster that the nodes of the Slurm allocation are in which we are; UsageError where nothing can be started in it."""
+    from launcher.slurm.allocation import allocation
+    from launcher.slurm.nodes import hosts
+
+    given = allocation(environment)
+    assert given is not None
+    told = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if given.in_step and told != "1":
+        what = f"srun has started this {told} times (step {given.step_id} of Slurm job {given.job_id})"
+        step = "start `launcher submit` once, without srun; or let srun start `launcher exec -- COMMAND`"
+        raise UsageError(what, next_step=step)
+    if settings.detached and given.batch:
+        step = "leave it out: the job's output goes to the batch script's, and its exit code is ours"
+        raise UsageError("-d in a batch script: the script would go on to its end, and Slurm would end the job", next_step=step)
+    settings.allocation = given.job_id
+    settings.origins["backend"] = settings.origins["allocation"] = f"the Slurm allocation {given.job_id}"
+    name = cluster.name if cluster.path else given.cluster or "slurm"
+    return dataclasses.replace(cluster, name=name, backend="slurm", hosts=hosts(given, _template(settings, cluster)))
 
 
 def _command(request: Request, settings: _Settings) -> Command:
@@ -219,13 +250,14 @@ def _nodes(settings: _Settings, cluster: Cluster, warnings: list[str]) -> tuple[
     hosts = _labelled(cluster, label, warnings) if label else cluster.hosts
     if asked is None:
         picked = [settings.origins[key] for key in ("hosts", "exclude", "instance_type") if settings.get(key) is not None]
-        settings.origins["nodes"] = f"all hosts that {' and '.join(picked)} leave" if picked else "all hosts of the inventory"
+        whole = settings.origins.get("allocation", "all hosts of the inventory")
+        settings.origins["nodes"] = f"all hosts that {' and '.join(picked)} leave" if picked else whole
     if asked is not None and asked > len(hosts):
         kind = f" with instance_type {label}" if label and len(hosts) != len(cluster.hosts) else ""
-        problems = [f"{host.name} ({host.address})" for host in hosts]
-        raise UsageError(
-            f"--nodes {asked}, but there are {len(hosts)} hosts{kind}", problems=problems, next_step="ask for fewer, or add hosts"
-        )
+        problems = [host.name if host.address == host.name else f"{host.name} ({host.address})" for host in hosts]
+        have = f"{settings.origins['allocation']} has" if settings.allocation else "there are"
+        step = "ask for fewer, or Slurm for more" if settings.allocation else "ask for fewer, or add hosts"
+        raise UsageError(f"--nodes {asked}, but {have} {len(hosts)} hosts{kind}", problems=problems, next_step=step)
     chosen = hosts[: asked or len(hosts)]
     return tuple(Node(rank, _here(host) if cluster.backend == "local" else host) for rank, host in enumerate(chosen))
 

@@ -22,13 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import JobNotFound, UsageError
+from launcher.keep import home
 
 LATEST = "latest"
-
-
-def home() -> Path:
-    """$LAUNCHER_HOME, else ~/.launcher."""
-    return Path(os.environ.get("LAUNCHER_HOME") or "~/.launcher").expanduser().absolute()
 
 
 def new_job_id(base: str, now: float) -> str:

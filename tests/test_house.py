@@ -20,9 +20,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS: list[set[str]] = [
-    {"errors", "agent"},
+    {"errors", "keep", "agent"},
     {"status", "model", "code", "ignore", "rsync", "slurm", "torchrun", "transports"},
-    {"cluster", "store", "sync", "environ", "policy", "replica", "reply", "owner"},
+    {"cluster", "store", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
     {"planning", "link", "fleet", "incoming", "outputs", "diagnosis", "feed", "backends", "cleaning"},
     {"api", "coordinator"},
     {"cli", "__main__"},
@@ -31,12 +31,15 @@ FLOORS: list[set[str]] = [
 NEIGHBOURS = {
     ("__main__", "cli"),
     ("cleaning", "link"),
+    ("cluster", "environ"),
     ("code", "ignore"),
     ("fleet", "link"),
     ("outputs", "incoming"),
     ("rsync", "transports"),
     ("transports", "model"),
+    ("slurm", "model"),
     ("transports", "slurm"),
+    ("verdict", "policy"),
 }
 ACTING = {"coordinator", "fleet", "link", "transports", "sync", "rsync", "incoming", "outputs", "diagnosis", "replica",
           "reply", "cleaning"}

@@ -100,7 +100,7 @@ def _run(typed: list[str]) -> None:
         raise
     except Exception as error:  # noqa: BLE001 - the process ends here, and a fault of ours must not look like a job that exited with 1
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            from launcher.store import home
+            from launcher.keep import home
 
             click.echo(f"error: {error.strerror}: {home()}\n  next: make room, or name another place by LAUNCHER_HOME", err=True)
         else:

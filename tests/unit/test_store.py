@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import JobNotFound, UsageError
-from launcher.store import Folder, Store, home, new_job_id, read_json, write_atomically, write_json
+from launcher.keep import home
+from launcher.store import Folder, Store, new_job_id, read_json, write_atomically, write_json
 
 
 @pytest.fixture

@@ -1,0 +1,70 @@
+"""Answers that cost much and change rarely, kept in $LAUNCHER_HOME/cache until a file that they were made from changes.
+
+A file that changed is seen by its times, size and inode.  What was changed less than a moment ago could change again
+without any of them showing it, so an answer made from such a file is not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+_MOMENT_NS = 1_000_000_000
+"""longer than the grain of any file system's times that people work on"""
+
+State = list[int] | None
+
+
+def home() -> Path:
+    """$LAUNCHER_HOME, else ~/.launcher."""
+    return Path(os.environ.get("LAUNCHER_HOME") or "~/.launcher").expanduser().absolute()
+
+
+def recall(question: Sequence[str]) -> Any | None:
+    """The answer that was kept, if every file it came from is as it was then; None otherwise."""
+    try:
+        kept = json.loads(_place(question).read_bytes())
+        if kept["question"] == list(question) and all(_state(path) == state for path, state in kept["files"].items()):
+            return kept["answer"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # never asked, or the file is damaged: it is asked anew
+    return None
+
+
+def keep(question: Sequence[str], answer: Any, files: Iterable[str | Path]) -> None:
+    """Keep a JSON answer that follows from the question and from ``files``, those that are not there included.
+
+    Only the user can read it.  Where it cannot be written nothing is kept: that is no error.
+    """
+    states = {str(path): _state(str(path)) for path in files}
+    newest = max((time_ns for state in states.values() if state for time_ns in state[:2]), default=0)
+    if time.time_ns() - newest < _MOMENT_NS:
+        return
+    place = _place(question)
+    part = place.with_name(f"{place.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump({"question": list(question), "files": states, "answer": answer}, file)
+        os.replace(part, place)
+    except OSError:
+        part.unlink(missing_ok=True)
+
+
+def _place(question: Sequence[str]) -> Path:
+    # Two questions of one name would only displace each other: the file tells whose answer it is.
+    text = "\0".join(question).encode(errors="surrogateescape")
+    return home() / "cache" / f"{zlib.crc32(text):08x}-{len(text)}.json"
+
+
+def _state(path: str) -> State:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino]

@@ -1,0 +1,106 @@
+"""What is kept between two commands, and when it is not trusted."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher import cluster
+from launcher.cluster.known import recall_cluster
+from launcher.errors import UsageError
+from launcher.keep import home, keep, recall
+
+OLD = time.time() - 60
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept beside the user's jobs."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
+
+
+def written(path: Path, text: str, when: float = OLD) -> Path:
+    """A file that was written ``when``."""
+    path.write_text(text)
+    os.utime(path, (when, when))
+    return path
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moment has passed since all files were written (their ctime cannot be set)."""
+    later = time.time_ns() + 5_000_000_000
+    monkeypatch.setattr("launcher.keep.time.time_ns", lambda: later)
+
+
+@pytest.mark.usefixtures("settled")
+def test_an_answer_holds_while_its_files_do(tmp_path: Path) -> None:
+    """Content of another size, another inode, a removed file: each ends it."""
+    file = written(tmp_path / "a", "one")
+    keep(["what", "é\udcff"], {"n": 1}, [file, tmp_path / "absent"])
+    assert recall(["what", "é\udcff"]) == {"n": 1}
+    assert recall(["what"]) is None
+    written(file, "more")
+    assert recall(["what", "é\udcff"]) is None
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_file_that_appears_ends_it(tmp_path: Path) -> None:
+    """What was not there is a part of what the answer was made from."""
+    keep(["q"], 1, [tmp_path / "absent"])
+    assert recall(["q"]) == 1
+    written(tmp_path / "absent", "")
+    assert recall(["q"]) is None
+
+
+def test_a_file_of_this_very_moment_is_not_trusted(tmp_path: Path) -> None:
+    """It may be written again without any of its times showing that."""
+    keep(["q"], 1, [written(tmp_path / "a", "x", time.time())])
+    assert recall(["q"]) is None
+
+
+@pytest.mark.usefixtures("settled")
+def test_only_the_user_can_read_it(tmp_path: Path) -> None:
+    """Inventories name users, hosts and keys."""
+    keep(["q"], 1, [written(tmp_path / "a", "x")])
+    folder = home() / "cache"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()] == [0o600]
+
+
+@pytest.mark.usefixtures("settled")
+def test_damage_is_asked_anew(tmp_path: Path) -> None:
+    """Half a file is as good as none."""
+    keep(["q"], 1, [written(tmp_path / "a", "x")])
+    (kept,) = (home() / "cache").iterdir()
+    for text in ("", "[]", '{"question": ["q"]}', "{"):
+        kept.write_text(text)
+        assert recall(["q"]) is None
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_cluster_file_is_read_again_when_anything_it_depends_on_changed(tmp_path: Path) -> None:
+    """The same inventory, kept or read; a file it names that goes is an error again."""
+    config = written(tmp_path / "ssh_config", "Host a\n")
+    file = written(tmp_path / "cluster.yaml", "hosts: [a, {name: b, gpus: 4, env: {X: '1'}}]\nssh: {config: ssh_config}\n")
+    read = cluster.load_cluster(file)
+    assert recall_cluster(file) == read == cluster.load_cluster(file)
+    config.unlink()
+    with pytest.raises(UsageError, match="cannot be used"):
+        cluster.load_cluster(file)
+    written(config, "Host b\n")
+    written(file, "hosts: [c]\n")
+    assert [host.name for host in cluster.load_cluster(file).hosts] == ["c"]
+
+
+@pytest.mark.usefixtures("settled")
+def test_secrets_are_not_kept(tmp_path: Path) -> None:
+    """A token in an inventory lies there and nowhere else."""
+    file = written(tmp_path / "cluster.yaml", "hosts: [{name: b, env: {HF_TOKEN: hf_secret}}]\n")
+    cluster.load_cluster(file)
+    assert recall_cluster(file) is None
+    assert not (home() / "cache").exists()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import fcntl
+import functools
 import hashlib
 import hmac
 import os
@@ -69,14 +70,38 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def read(path: str) -> list[Entry]:
-    """Every line that can be understood; a file that is not there or not readable has none."""
+def read(path: str, *names: str) -> list[Entry]:
+    """The lines of a file that speak of one of ``names``; a file that is not there or not readable has none.
+
+    Whoever connects to hundreds of hosts has files of thousands of lines: each file is parsed once while it stays as it is.
+    """
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            parsed = (_parse(text, path, number) for number, text in enumerate(file, 1))
-            return [entry for entry in parsed if entry]
+        state = os.stat(path)
     except OSError:
         return []
+    plain, others = _read(path, state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino)
+    found = {entry.line: entry for name in names for entry in plain.get(name, ())}
+    found.update((entry.line, entry) for entry in others if any(map(entry.matches, names)))
+    return [found[line] for line in sorted(found)]
+
+
+@functools.lru_cache(maxsize=8)
+def _read(path: str, *state: int) -> tuple[dict[str, list[Entry]], list[Entry]]:
+    """Every line that can be understood: those of plain names by each name, and those that must be asked one by one."""
+    plain: dict[str, list[Entry]] = {}
+    others: list[Entry] = []
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            parsed = [_parse(text, path, number) for number, text in enumerate(file, 1)]
+    except OSError:
+        return plain, others
+    for entry in filter(None, parsed):
+        if any(special in entry.names for special in "|*?!"):
+            others.append(entry)
+        else:
+            for name in entry.names.lower().split(","):
+                plain.setdefault(name, []).append(entry)
+    return plain, others
 
 
 class KnownHosts:
@@ -89,11 +114,8 @@ class KnownHosts:
         self._own: list[Entry] = []
         self._portless: list[Entry] = []
         for path in dict.fromkeys((*settings.user_known_hosts, *settings.global_known_hosts)):
-            for entry in read(path):
-                if entry.matches(name):
-                    self._own.append(entry)
-                elif entry.matches(plain):
-                    self._portless.append(entry)
+            for entry in read(path, name, plain):
+                (self._own if entry.matches(name) else self._portless).append(entry)
 
     def algorithms(self) -> list[str]:
         """What to ask the server for first: the types we know of it, so that a host known by its RSA key is not
@@ -168,7 +190,7 @@ def append(settings: SshSettings, lines: Sequence[str]) -> str | None:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             there = file.read() or b""
-            known = {entry.blob for entry in read(path) if not entry.marker and entry.matches(settings.host_key_name)}
+            known = {entry.blob for entry in read(path, settings.host_key_name) if not entry.marker}
             new = [line for line in lines if (entry := _parse(line, path, 0)) and entry.blob not in known]
             start = "\n" if there and not there.endswith(b"\n") else ""
             file.write((start + "".join(line + "\n" for line in new)).encode() if new else b"")

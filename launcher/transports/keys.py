@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import os
 import socket
 import stat
@@ -105,7 +106,7 @@ class KeyRing:
         """The private key of a file, with its certificate first where it has one."""
         label = f"{identity.kind} {fingerprint(identity.blob) if identity.blob else ''} {identity.path}".lstrip()
         try:
-            key = _load(identity)
+            key = _loaded_key(identity, _state(identity.path))
             for path in (identity.path + "-cert.pub", *self._settings.certificate_files):
                 if os.path.exists(path) and _certifies(path, key):
                     certified = _load(identity)
@@ -194,6 +195,20 @@ class _Agent(AgentSSH):
 
 def identify(path: str, named: bool = True) -> Identity:
     """What an identity file holds.  ``named``: somebody asked for it, so that its absence is worth a word."""
+    return _identified(path, named, _state(path), _state(path + ".pub"))
+
+
+def _state(path: str) -> tuple[int, ...] | None:
+    """What changes when a file does; None where there is none.  Many hosts are opened with the same few files."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino
+
+
+@functools.lru_cache(maxsize=64)
+def _identified(path: str, named: bool, *_: tuple[int, ...] | None) -> Identity:
     kind, blob = _public(_bytes(path + ".pub") or b"") or ("", None)
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode) if os.stat(path).st_uid == os.getuid() else 0o600
@@ -255,6 +270,12 @@ def _string(data: bytes) -> tuple[bytes, bytes]:
     """A length-prefixed string and what follows it."""
     end = 4 + int.from_bytes(data[:4], "big")
     return data[4:end], data[end:]
+
+
+@functools.lru_cache(maxsize=64)
+def _loaded_key(identity: Identity, _: tuple[int, ...] | None) -> PKey:
+    """As `_load`; one key for all hosts, which nobody changes (adding a certificate would)."""
+    return _load(identity)
 
 
 def _load(identity: Identity) -> PKey:

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.errors import HostKeyChanged, HostKeyRevoked, HostKeyUnknown, NodeError
 from launcher.transports import connect
-from launcher.transports.host_keys import KnownHosts, Presented, append, fingerprint, line_for, read
+from launcher.transports.host_keys import KnownHosts, Presented, append, fingerprint, line_for
 from launcher.transports.known_hosts import record, scan
 from launcher.transports.ssh_config import SshSettings
 from tests.transports.sshd import Sshd, generate_key
@@ -149,12 +149,22 @@ def test_accept_new_records_once_and_refuses_a_change(tmp_path: Path) -> None:
         KnownHosts(new).judge(OTHER)
 
 
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    """What was parsed for one host serves the next, until somebody edits the file."""
+    file = tmp_path / "known_hosts"
+    file.write_text(f"node1.example.org {text(KEY)}\n")
+    KnownHosts(settings(file)).judge(KEY)
+    file.write_text(f"node1.example.org {text(OTHER)}\n")
+    with pytest.raises(HostKeyChanged):
+        KnownHosts(settings(file)).judge(KEY)
+
+
 def test_no_goes_on_with_a_changed_key_as_ssh_does(tmp_path: Path) -> None:
     """StrictHostKeyChecking no: the user's own choice."""
     file = tmp_path / "known_hosts"
     file.write_text(f"node1.example.org {text(KEY)}\n")
     KnownHosts(settings(file, strict="no")).judge(OTHER)
-    assert len(read(str(file))) == 1
+    assert len(file.read_text().splitlines()) == 1
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:

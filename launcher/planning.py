@@ -136,7 +136,7 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
         created_at=now,
     )
     for host in [template] if template else [node.host for node in nodes]:
-        _check_names(host.env, f"the env of {host.name}")
+        _check_variables(host.env, f"the env of {host.name}")
     own = {str(node.rank): dict(node.host.env) for node in nodes}
     each = dict(template.env) if template else {}
     return Draft(plan, {"all": user, "each": each, "nodes": own}, tuple(warnings))
@@ -327,16 +327,20 @@ def _user_environment(
     for origin, layer in layers:
         merged.update(layer)
         settings.origins.update({f"env.{name}": origin for name in layer})
-    _check_names(merged, "the environment")
+    _check_variables(merged, "the environment")
     return merged
 
 
-def _check_names(environment: Mapping[str, str], where: str) -> None:
-    """Nothing that a person sets is ignored: what only the launcher may set is refused."""
+def _check_variables(environment: Mapping[str, str], where: str) -> None:
+    """Nothing that a person sets is ignored: what only the launcher may set is refused, and a port that is none."""
     fixed = sorted(name for name in environment if environ.is_ours(name))
     if fixed:
         step = "leave them out; --nodes and --nproc-per-node set the numbers, and outputs go where $PAI_OUTPUT_* say"
         raise UsageError("these variables are the launcher's own", where=where, problems=fixed, next_step=step)
+    port = environment.get("MASTER_PORT", "1")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        step = "leave it out, and a free one is picked on node 0"
+        raise UsageError(f"MASTER_PORT={port} is no port number (1 to 65535)", where=where, next_step=step)
 
 
 def read_env_file(path: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ Runs on the nodes: standard library only, Python 3.8.
 """
 
 import _socket  # for all nodes but one; the interpreter's own part, for `socket` would bring enum and selectors
+import errno
 import os
 
 from launcher.agent import facts, procs
@@ -26,7 +27,7 @@ def listen(session, request):
 
 
 def bind(port: int):
-    """A socket that listens at the port on all addresses; ValueError, with the holder's name, when it is taken."""
+    """A socket that listens at the port on all addresses; ValueError, with the holder's name, when it cannot be had."""
     import socket
 
     # One socket for IPv4 and IPv6, as torch's TCPStore has it; without SO_REUSEADDR a listener of anybody is in the way.
@@ -38,8 +39,10 @@ def bind(port: int):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("", port))
         sock.listen(1)
-    except OSError:
+    except OSError as error:
         sock.close()
+        if error.errno == errno.EACCES:
+            raise ValueError("port %d is root's on this node, as those below 1024 usually are" % port) from None
         raise ValueError("port %d is taken on this node%s" % (port, _holder(port))) from None
     return sock
 

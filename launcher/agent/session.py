@@ -129,8 +129,10 @@ class Session:
             reply = {"ok": module.OPS[name](self, request)}
         except OSError as error:
             reply = {"error": _os_error(error)}
-        except (ValueError, KeyError) as error:
-            reply = {"error": {"kind": "refused", "message": "%s: %s" % (type(error).__name__, error)}}
+        except ValueError as error:
+            reply = {"error": {"kind": "refused", "message": str(error)}}
+        except KeyError as error:
+            reply = {"error": {"kind": "refused", "message": "KeyError: %s" % error}}
         self.send(wire.message(dict(reply, id=request["id"])))
 
     def _next_request(self):

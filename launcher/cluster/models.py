@@ -90,8 +90,8 @@ def _count(low: int, allowed: str) -> Callable[[Any], int]:
     return check
 
 
-def _port(value: Any) -> int:
-    return int(value) if _whole(value) and 1 <= value <= 65535 else _refuse("a number from 1 to 65535")
+def _port(value: Any, allowed: str = "a number from 1 to 65535") -> int:
+    return int(value) if _whole(value) and 1 <= value <= 65535 else _refuse(allowed)
 
 
 def _duration(value: Any) -> float:
@@ -260,7 +260,7 @@ Backend = Annotated[str, AfterValidator(_backend), WithJsonSchema({"type": "stri
 Transport = Annotated[str, AfterValidator(_transport), WithJsonSchema({"const": "auto"})]
 JobName = Annotated[str, AfterValidator(parse_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
 Port = Annotated[int, PlainValidator(_port), WithJsonSchema(_PORT)]
-PortOrAuto = Annotated[Any, _auto_or(_port), _auto_schema(_PORT)]
+PortOrAuto = Annotated[Any, _auto_or(lambda value: _port(value, "auto, or a number from 1 to 65535")), _auto_schema(_PORT)]
 Gpus = Annotated[Any, _auto_or(_count(0, "auto, or a whole number from 0 on")), _auto_schema({"type": "integer", "minimum": 0})]
 Count = Annotated[int, PlainValidator(_count(1, "a whole number from 1 on")), WithJsonSchema(_FROM_ONE)]
 CountOrAuto = Annotated[Any, _auto_or(_count(1, "auto, or a whole number from 1 on")), _auto_schema(_FROM_ONE)]

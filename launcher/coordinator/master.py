@@ -21,14 +21,13 @@ def choose(plan: Plan, fleet: Fleet, facts: Mapping[int, Mapping[str, Any]], use
 
     The user's own MASTER_ADDR and MASTER_PORT (flags, then cluster.yaml) win and are checked like any other.
     """
-    asked_port = _port(user.get("MASTER_PORT"), plan.master.port)
     nonce = os.urandom(16).hex()
-    port = int(fleet.ask_all("probe_listen", "no port on node 0", {0: {"port": asked_port, "nonce": nonce}})[0]["port"])
+    port = _listen(plan, fleet, user, nonce)
     asked = user.get("MASTER_ADDR") or plan.master.address
     origin = "--env" if user.get("MASTER_ADDR") else "cluster.yaml" if plan.master.address else "automatic"
     others = [rank for rank in facts if rank != 0]
     if asked:
-        _must_be_node_0(plan, fleet, asked)
+        _must_be_node_0(plan, fleet, asked, _alternative("address", user))
     if not others:
         return {"address": asked or "127.0.0.1", "port": port, "interfaces": {}, "origin": origin}
     candidates = [asked] if asked else _candidates(plan, facts)
@@ -43,15 +42,25 @@ def choose(plan: Plan, fleet: Fleet, facts: Mapping[int, Mapping[str, Any]], use
     return {"address": address, "port": port, "interfaces": {"0": here.get("interface"), **interfaces}, "origin": origin}
 
 
-def _port(text: str | None, configured: int | None) -> int | None:
-    if text is None:
-        return configured
-    if not text.isdigit() or not 0 < int(text) < 65536:
-        raise NodeUnusable(f"MASTER_PORT={text} is not a port number (1 to 65535)", next_step="mend --env MASTER_PORT=...")
-    return int(text)
+def _listen(plan: Plan, fleet: Fleet, user: Mapping[str, str], nonce: str) -> int:
+    """The port on which node 0 listens now: the one that was asked for, else one that it picked."""
+    asked = user.get("MASTER_PORT") or plan.master.port
+    request = {"port": asked and int(asked), "nonce": nonce}
+    try:
+        return int(fleet.ask_all("probe_listen", "no port on node 0", {0: request})[0]["port"])
+    except NodeUnusable as error:
+        if asked:
+            error.next_step = f"name another port, or {_alternative('port', user)}: a free one is then picked there"
+        raise
 
 
-def _must_be_node_0(plan: Plan, fleet: Fleet, address: str) -> None:
+def _alternative(key: str, user: Mapping[str, str]) -> str:
+    """How to leave the choice of node 0's ``key`` (address, port) to us; ``user`` as in `choose`."""
+    name = f"MASTER_{'ADDR' if key == 'address' else 'PORT'}"
+    return f"leave {name} out of the environment" if user.get(name) else f"write `master: {{{key}: auto}}` in cluster.yaml"
+
+
+def _must_be_node_0(plan: Plan, fleet: Fleet, address: str, alternative: str) -> None:
     """A master address that is not node 0's would make every process wait for ever."""
     told = fleet.ask_all("probe_locate", "node 0 does not answer", {0: {"address": address}})[0]
     if told["own"]:
@@ -60,7 +69,7 @@ def _must_be_node_0(plan: Plan, fleet: Fleet, address: str) -> None:
     raise NodeUnusable(
         f"MASTER_ADDR {address} is not an address of node 0 ({why})",
         where=plan.nodes[0].host.name,
-        next_step="leave it out, or put the host that has it first (--hosts)",
+        next_step=f"{alternative}, or put the host that has it first (--hosts)",
     )
 
 

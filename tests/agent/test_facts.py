@@ -100,6 +100,17 @@ def test_a_port_is_held_until_it_is_given_free(node: Node) -> None:
         mine.listen()
 
 
+@pytest.mark.root
+def test_a_port_that_is_for_root_alone_is_not_called_taken() -> None:
+    """Whoever looks for its holder would look in vain."""
+    os.seteuid(65534)
+    try:
+        with pytest.raises(ValueError, match="port 1 is root's on this node"):
+            probe.bind(1)
+    finally:
+        os.seteuid(0)
+
+
 def test_who_cannot_be_reached_says_why(node: Node) -> None:
     """Refused, somebody else's port, silence: each in words of its own."""
     link, _ = node.connect()

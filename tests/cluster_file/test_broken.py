@@ -97,7 +97,7 @@ ONE_PROBLEM = [
     (HOSTS + "master: {network: 10.0.0.1/16}", "(did you mean 10.0.0.0/16?)"),
     (HOSTS + "master: {interface: eth0:1}", "2:21: master.interface: eth0:1: auto, or the name of a network interface"),
     (HOSTS + "master: {address: 'u@h'}", "2:19: master.address: \"u@h\": write the log-in name under `user:`"),
-    (HOSTS + "master: {port: 0}", "2:16: master.port: 0: a number from 1 to 65535"),
+    (HOSTS + "master: {port: 0}", "2:16: master.port: 0: auto, or a number from 1 to 65535"),
     (
         HOSTS + "defaults: {workdir: scratch}",
         "2:21: defaults.workdir: scratch: a path on the node: absolute, or beginning with ~/",

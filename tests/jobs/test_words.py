@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 from tests.jobs.desk import Desk
 
 
@@ -23,3 +26,16 @@ def test_a_program_that_is_not_here_is_told_once(local: Desk) -> None:
     said = local.submit("--nodes", "3", "--", "no-such-program", check=69).stderr
     assert said.count("there is no no-such-program in PATH here") == 1
     assert "log-in" not in said and "cluster.yaml" not in said
+
+
+def test_a_port_that_cannot_be_had_names_the_alternative(local: Desk, tmp_path: Path) -> None:
+    """Wherever it was asked for, the way to leave the choice to the launcher is named with it."""
+    inventory = tmp_path / "cluster.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        inventory.write_text(f"backend: local\nmaster: {{port: {port}}}\n")
+        said = local.run("submit", "--cluster", str(inventory), "--", "true", check=69).stderr
+        assert f"local-0: port {port} is taken on this node" in said
+        assert "next: name another port, or write `master: {port: auto}` in cluster.yaml: a free one" in said
+        said = local.submit("--env", f"MASTER_PORT={port}", "--", "true", check=69).stderr
+        assert "or leave MASTER_PORT out of the environment" in said

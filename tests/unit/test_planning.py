@@ -142,6 +142,8 @@ REFUSALS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("a hostfile that is not there", {"hostfile": "none"}, ("none",)),
     ("ssh to nobody", {"backend": "ssh"}, ("--backend ssh", "--hosts")),
     ("a fixed variable", {"env": {"RANK": "1", "WORLD_SIZE": "2"}}, ("launcher's own", "RANK", "WORLD_SIZE", "--nodes")),
+    ("a port that is none", {"env": {"MASTER_PORT": "http"}}, ("MASTER_PORT=http", "1 to 65535", "leave it out")),
+    ("a port beyond all", {"env": {"MASTER_PORT": "65536"}}, ("MASTER_PORT=65536", "leave it out")),
     ("an env file that is not there", {"env_file": ("none.env",)}, ("none.env", "cannot be read")),
     ("a job file that is not there", {"job_file": "none.yaml"}, ("none.yaml",)),
 ]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 _COUNT = re.compile(r"(?:(?P<type>[A-Za-z_][\w.-]*):)?(?P<count>\d+)(?:\([^)]*\))?\Z", re.ASCII)
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z", re.ASCII)
 _DEVICE = re.compile(r"[A-Za-z0-9_.:/-]+\Z", re.ASCII)
-_SURROUNDED = re.compile(r"\(?(?:IDX:)?([^()]*)\)?\Z")
+_SURROUNDED = re.compile(r"\((?:IDX:)?([^()]*)\)\Z")
 _BETWEEN = re.compile(r",(?![^(]*\))")
 """a comma that does not stand inside of `(IDX:0,3)`"""
 _MOST = 1024

@@ -12,7 +12,7 @@ class JobState:
     word: str
     """as squeue's %T, sacct's State and scontrol's JobState print it"""
     short: str
-    """squeue's %t"""
+    """squeue's %t; empty for a flag that it does not show"""
     reason_code: str
     """our word, as in `reason_code` of a job that ended so"""
     ended: bool
@@ -22,6 +22,7 @@ class JobState:
 
 STATES = (
     JobState("PENDING", "PD", "Pending", False, "the job waits in Slurm's queue"),
+    JobState("EXPEDITING", "", "Pending", False, "the job waits at the head of Slurm's queue"),
     JobState("CONFIGURING", "CF", "Configuring", False, "Slurm has given the job its nodes and makes them ready"),
     JobState("POWER_UP_NODE", "PO", "Configuring", False, "Slurm powers up the job's nodes"),
     JobState("RUNNING", "R", "Running", False, "the job has its nodes"),
@@ -35,6 +36,10 @@ STATES = (
     JobState("REQUEUED", "RQ", "Requeued", False, "Slurm puts the job back into its queue"),
     JobState("REQUEUE_HOLD", "RH", "Held", False, "the job was put back and is held; `scontrol release` lets it go"),
     JobState("REQUEUE_FED", "RF", "Requeued", False, "a federation of clusters puts the job back into its queue"),
+    JobState(
+        "LAUNCH_FAILED", "", "Requeued", False, "Slurm could not start the job on its node, and puts it back into its queue"
+    ),
+    JobState("RECONFIG_FAIL", "", "Requeued", False, "Slurm could not configure the job's node, and puts it back into its queue"),
     JobState("RESV_DEL_HOLD", "RD", "Held", False, "the job is held because its reservation was deleted"),
     JobState("SPECIAL_EXIT", "SE", "Held", False, "the job was put back with a special exit state and is held"),
     JobState("COMPLETED", "CD", "Completed", True, "the job ended with exit code 0"),
@@ -46,8 +51,6 @@ STATES = (
     JobState("OUT_OF_MEMORY", "OOM", "OutOfMemory", True, "a process of the job was killed for using too much memory"),
     JobState("DEADLINE", "DL", "Deadline", True, "the job could not end before its deadline"),
     JobState("BOOT_FAIL", "BF", "BootFail", True, "a node of the job did not boot"),
-    JobState("LAUNCH_FAILED", "LF", "NodeFail", True, "Slurm could not start the job on its node"),
-    JobState("RECONFIG_FAIL", "RF", "BootFail", True, "a node of the job could not be reconfigured"),
     JobState("REVOKED", "RV", "Revoked", True, "another cluster of the federation took the job over"),
 )
 """every state that Slurm has words for, from its queue to its ends"""
@@ -69,7 +72,7 @@ def state(text: str) -> JobState:
 def _one(text: str) -> JobState:
     word = text.split(maxsplit=1)[0].upper() if text.split() else ""
     for each in STATES:
-        if word in (each.word, each.short):
+        if word and word in (each.word, each.short):
             return each
     if word.endswith("+"):
         likely = [each for each in STATES if each.word.startswith(word[:-1])]

@@ -61,9 +61,10 @@ class NoAnswer:
 def job_state(job_id: str, submitted_at: float | None, *, name: str | None = None) -> Report | NoSuchJob | NoAnswer:
     """What is known of the job ``job_id`` that was submitted at ``submitted_at`` (seconds since the epoch).
 
-    squeue is asked first, sacct when squeue knows no such job or does not answer, and scontrol for what an ended job's
-    exit code was.  Slurm counts its numbers anew when its state is lost, so a job that was submitted at another time, or is not
-    called ``name`` where that is given, is another one.
+    squeue is asked first; scontrol then for the exit code of a job that has ended; sacct when squeue knows no such job or
+    does not answer.  Of the accounting only an end counts: what still runs there while slurmctld does not say so is old.
+    Slurm counts its numbers anew when its state is lost, so a job that was submitted at another time, or is not called
+    ``name`` where that is given, is another one.
     """
     words: list[str] = []
     answered = False
@@ -74,12 +75,30 @@ def job_state(job_id: str, submitted_at: float | None, *, name: str | None = Non
             words += error.lines or (error.what,)
             answered = answered or any(_INVALID.search(line) for line in error.lines)
             continue
-        mine = [one for one in found if _is_mine(one, submitted_at, name)]
-        if mine:
-            return mine[-1].report
-        answered = answered or source is not _from_sacct
-        words += [f"job {job_id} is another one: {one.name}, submitted at {one.report.submitted_at}" for one in found]
+        mine = [one.report for one in found if _is_mine(one, submitted_at, name)]
+        if mine and source is _from_squeue:
+            return _with_exit_code(job_id, mine[-1])
+        if mine and (mine[-1].state.ended or source is _from_scontrol):
+            return mine[-1]
+        answered = answered or (bool(found) and source is not _from_sacct)
+        words += [_other(job_id, one) if one.report not in mine else f"{one.report.source}: {one.report.word}" for one in found]
     return (NoSuchJob if answered else NoAnswer)(tuple(words))
+
+
+def _other(job_id: str, found: _Found) -> str:
+    return f"job {job_id} is another one: {found.name}, submitted at {found.report.submitted_at}"
+
+
+def _with_exit_code(job_id: str, report: Report) -> Report:
+    """The report of an ended job as scontrol has it, if it can be asked."""
+    if report.state.ended:
+        try:
+            told = _from_scontrol(job_id)[-1].report
+        except SlurmSilent:
+            return report
+        if told.state == report.state and told.submitted_at == report.submitted_at:
+            return told
+    return report
 
 
 _INVALID = re.compile("Invalid job id", re.IGNORECASE)

@@ -31,7 +31,7 @@ def main():
     options = parse_options()
     device = join_group(options)
     train(options, device)
-    dist.destroy_process_group()
+    leave_group(device)
 
 
 def parse_options():
@@ -64,6 +64,14 @@ def join_group(options):
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     return device
+
+
+def leave_group(device):
+    """Nobody leaves before all are done: who still works would find the connections of the others closed."""
+    dist.all_reduce(torch.zeros(1, device=device))  # as barrier(), which takes its own choice of a device with nccl
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    dist.destroy_process_group()
 
 
 def train(options, device):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import owner
 from launcher.errors import LauncherError, UsageError
-from launcher.policy import View, fold
 from launcher.keep import home
+from launcher.policy import View, fold
 from launcher.store import Folder, Store, read_json, write_json
 
 if TYPE_CHECKING:

@@ -1,18 +1,28 @@
-"""The fake cluster as a fixture, and what happens where it cannot be had.
+"""The fake clusters as fixtures, and what happens where they cannot be had.
 
-A test that takes ``cluster`` is marked so by itself.  Without root or a container engine such tests are left out, and
-the summary says which; with LAUNCHER_REQUIRE_CLUSTER=1, as in CI, their absence is an error instead.
+A test that takes ``cluster`` is marked so by itself, one that takes ``slurm`` or ``slurm_accounting`` is marked ``slurm``.
+Without root or a container engine such tests are left out, and the summary says which; with LAUNCHER_REQUIRE_CLUSTER=1,
+as in CI, their absence is an error instead.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.cluster import handle
 from tests.cluster.handle import Cluster
+from tests.cluster.slurm import handle as slurm_handle
+from tests.cluster.slurm.handle import SlurmCluster
+from tests.cluster.slurm.layout import ACCOUNTING, PLAIN
+
+FIXTURES = {"cluster": "cluster", "slurm": "slurm", "slurm_accounting": "slurm"}
+"""fixture -> mark of the tests that take it"""
+WHY_NOT = {"cluster": handle.why_not, "slurm": slurm_handle.why_not}
+"""mark -> function that says why its tests cannot run here"""
 
 _left_out = pytest.StashKey[list[str]]()
 
@@ -23,30 +33,54 @@ def cluster() -> Cluster:
     return handle.start()
 
 
+@pytest.fixture(scope="session")
+def _slurm_plain() -> SlurmCluster:
+    return slurm_handle.start(PLAIN)
+
+
+@pytest.fixture(scope="session")
+def _slurm_accounting() -> SlurmCluster:
+    return slurm_handle.start(ACCOUNTING)
+
+
+@pytest.fixture
+def slurm(_slurm_plain: SlurmCluster) -> Iterator[SlurmCluster]:
+    """A fake Slurm cluster without accounting: no jobs, all nodes idle, ``slurm.shared`` empty; a test may break anything."""
+    yield from _settled(_slurm_plain)
+
+
+@pytest.fixture
+def slurm_accounting(_slurm_accounting: SlurmCluster) -> Iterator[SlurmCluster]:
+    """The same with accounting: nodes a1 and a2, slurmdbd on the login machine."""
+    yield from _settled(_slurm_accounting)
+
+
+def _settled(cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+    cluster.settle()
+    yield cluster
+    left = cluster.settle()
+    assert not left, f"outlived the jobs of this test: {left}"
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to begin, once and not in every worker, where the cluster is asked for and cannot be had."""
+    """Refuse to begin, once and not in every worker, where the clusters are asked for and cannot be had."""
     if os.environ.get("LAUNCHER_REQUIRE_CLUSTER") != "1" or hasattr(config, "workerinput"):
         return
-    reason = handle.why_not()
-    if reason is not None:
-        raise pytest.UsageError(f"LAUNCHER_REQUIRE_CLUSTER=1, but there is no fake cluster: {reason}")
+    for mark, why_not in WHY_NOT.items():
+        reason = why_not()
+        if reason is not None:
+            raise pytest.UsageError(f"LAUNCHER_REQUIRE_CLUSTER=1, but tests marked {mark} cannot run: {reason}")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs the cluster; leave it out where there is none to be had."""
+    """Mark what needs a cluster; leave it out where there is none to be had."""
     for item in items:
-        if "small_disk" in getattr(item, "fixturenames", ()):
-            item.add_marker("root")
-    wanting = [item for item in items if "cluster" in getattr(item, "fixturenames", ())]
-    for item in wanting:
-        item.add_marker("cluster")
-    wanting = [item for item in items if item.get_closest_marker("cluster")]
-    for item in wanting:
-        # One worker runs all of them in turn: some pause or kill what others use.
-        item.add_marker(pytest.mark.xdist_group("cluster"))
-    if not wanting or handle.why_not() is None:
-        wanting = []
+        _mark(item)
+    wanting = [item for mark in WHY_NOT for item in items if item.get_closest_marker(mark)]
+    if wanting:
+        missing = {mark for mark, why_not in WHY_NOT.items() if why_not() is not None}
+        wanting = [item for item in wanting if any(item.get_closest_marker(mark) for mark in missing)]
     if os.geteuid() != 0:
         wanting += [item for item in items if item.get_closest_marker("root")]
     if not wanting:
@@ -55,6 +89,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if id(item) not in left]
     config.hook.pytest_deselected(items=wanting)
     config.stash[_left_out] = sorted({item.nodeid.partition("::")[0] for item in wanting})
+
+
+def _mark(item: pytest.Item) -> None:
+    taken = getattr(item, "fixturenames", ())
+    if "small_disk" in taken:
+        item.add_marker("root")
+    for mark in {FIXTURES[name] for name in taken if name in FIXTURES}:
+        item.add_marker(mark)
+    # One worker runs all tests of a cluster in turn: some pause or kill what others use.
+    groups = [mark for mark in WHY_NOT if item.get_closest_marker(mark)]
+    if len(groups) > 1:
+        raise pytest.UsageError(f"{item.nodeid} takes two clusters, and would meet the tests of one of them")
+    for group in groups:
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -74,8 +122,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Say what was left out, and how to get it."""
     files = config.stash.get(_left_out, [])
     if files:
+        reason = next(filter(None, (why_not() for why_not in WHY_NOT.values())), "this is not root")
         terminalreporter.write_line(
-            f"LEFT OUT: tests that need the fake cluster or root, in {', '.join(files)}: "
-            f"{handle.why_not() or 'this is not root'}. `make test` as root on Debian sets it up and runs them.",
+            f"LEFT OUT: tests that need a fake cluster or root, in {', '.join(files)}: "
+            f"{reason}. `make test` as root on Debian sets it up and runs them.",
             yellow=True,
         )

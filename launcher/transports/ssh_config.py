@@ -17,12 +17,12 @@ import pwd
 import re
 import shlex
 import socket
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.errors import NodeError
 from launcher.model import Host, SshOptions
+from launcher.transports.ssh_answers import ask
 
 MAX_JUMPS = 16
 """a longer chain is taken for a circle"""
@@ -30,7 +30,6 @@ MAX_JUMPS = 16
 _DEFAULT_IDENTITY = re.compile(r"id_(rsa|dsa|xmss|ecdsa|ecdsa_sk|ed25519|ed25519_sk|mldsa\S*)\Z")
 _STRICT = {"true": "yes", "false": "no", "off": "no"}
 _FAMILY = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-_NOISE = "Pseudo-terminal will not be allocated"
 _BEYOND = {
     "pkcs11provider": "a PKCS#11 token ({}): load it into an ssh-agent (`ssh-add -s`), which is used",
     "securitykeyprovider": "a FIDO key through {}: load it into an ssh-agent, which is used",
@@ -121,7 +120,7 @@ class _Question:
             raise NodeError(f"its jump hosts go in a circle: {' <- '.join(before[:4])} ...", where=self.name,
                             next_step="give the jump hosts a Host block with `ProxyJump none`")
         command = ["ssh", *(["-F", os.path.expanduser(self.options.config)] if self.options.config else []), *arguments]
-        answers = _ask(tuple(command), address, where, self.options.connect_timeout)
+        answers = ask(command, address, where, self.options.connect_timeout, _account().pw_dir)
         return self._settings(address, arguments, where, before, answers, shlex.join([*command, address]))
 
     def _settings(self, address: str, arguments: tuple[str, ...], where: str, before: tuple[str, ...],
@@ -183,28 +182,6 @@ class _Answers:
         """The files named, each once, in order; `none` names no file."""
         expanded = [_expanded(value, tokens, self.where, variables=True) for value in values if value != "none"]
         return tuple(dict.fromkeys(os.path.abspath(_home(path)) for path in expanded))
-
-
-def _ask(command: tuple[str, ...], address: str, where: str, patience: float) -> dict[str, list[str]]:
-    """`ssh -G`'s answer as keyword -> values."""
-    try:
-        done = subprocess.run([command[0], "-G", *command[1:], "--", address], stdin=subprocess.DEVNULL, capture_output=True,
-                              timeout=max(patience, 5.0), start_new_session=True, errors="surrogateescape", check=False)
-    except FileNotFoundError:
-        raise NodeError("there is no `ssh` program here; its configuration is what we connect by", where=where,
-                        next_step="install the OpenSSH client (Debian: apt-get install openssh-client)") from None
-    except subprocess.TimeoutExpired:
-        raise NodeError("`ssh -G` did not answer; a `Match exec` in its configuration may hang", where=where,
-                        next_step=f"try by hand: {shlex.join([*command, '-G', address])}") from None
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line and not line.startswith(_NOISE)]
-        raise NodeError("ssh refuses its configuration for this host", where=where, lines=said[-5:],
-                        next_step=f"try by hand: {shlex.join([*command, '-G', address])}")
-    answers: dict[str, list[str]] = {}
-    for line in done.stdout.splitlines():
-        key, _, value = line.partition(" ")
-        answers.setdefault(key.lower(), []).append(value.strip())
-    return answers
 
 
 def _tokens(address: str, one: _Answers) -> dict[str, str]:

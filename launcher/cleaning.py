@@ -19,6 +19,9 @@ from launcher.link import Address, Link
 from launcher.model import Host, Plan, SshOptions, from_json
 from launcher.policy import View, fold
 from launcher.store import Folder, read_json
+from launcher.transports.gateways import SshWay
+
+Ways = Mapping[SshOptions, SshWay]
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,10 @@ class Machine:
     host: Host
     options: SshOptions
 
-    def link(self) -> Link:
-        """A new connection there."""
-        return Link(Address(self.backend, self.host, 0, "launcher-gc", self.options))
+    def link(self, ways: Ways, job: str = "launcher-gc") -> Link:
+        """A new connection there, through jump hosts that are connected to once."""
+        way = ways[self.options] if self.backend == "ssh" else self.options
+        return Link(Address(self.backend, self.host, 0, job, way))
 
 
 @dataclass
@@ -90,9 +94,10 @@ def _machines(plan: Plan, view: View) -> list[Machine]:
 
 def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findings) -> None:
     lock = threading.Lock()
+    ways = _ways(machines)
 
     def one(machine: Machine) -> None:
-        link = machine.link()
+        link = machine.link(ways)
         try:
             link.connect(python=machine.host.python, venv=machine.host.venv)
             jobs = link.ask("node_jobs")["jobs"]
@@ -116,9 +121,11 @@ def remove(found: Findings) -> list[NodeError]:
     for path in found.here:
         shutil.rmtree(path, ignore_errors=True)
 
+    ways = _ways(machine for entries in found.there.values() for machine, _, _ in entries)
+
     def one(entries: list[tuple[Machine, str, bool]]) -> None:
         for machine, job, _ in entries:
-            link = Link(Address(machine.backend, machine.host, 0, job, machine.options))
+            link = machine.link(ways, job)
             try:
                 link.connect(python=machine.host.python, venv=machine.host.venv)
                 link.ask("node_sweep", marks={"LAUNCHER_JOB_ID": job}, remove=True)
@@ -130,6 +137,10 @@ def remove(found: Findings) -> list[NodeError]:
 
     _in_threads(one, list(found.there.values()))
     return errors
+
+
+def _ways(machines: Iterable[Machine]) -> Ways:
+    return {machine.options: SshWay(machine.options) for machine in machines}
 
 
 def _in_threads(work: Any, items: list[Any]) -> None:

@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 from launcher.agent import wire
 from launcher.errors import NodeError, NodesFailed
 from launcher.link import Address, Following, Link
-from launcher.model import Node, Plan
+from launcher.model import Node, Plan, SshOptions
 from launcher.replica import Replica
 from launcher.store import Folder
+from launcher.transports import Way
+from launcher.transports.gateways import SshWay
 
 T = TypeVar("T")
 Tell = Callable[[dict[str, Any]], None]
@@ -32,7 +34,8 @@ class Fleet:
     def __init__(self, plan: Plan, folder: Folder, tell: Tell) -> None:
         self.plan = plan
         self._tell = tell
-        self.links = {node.rank: Link(_address(plan, node), self._hear) for node in plan.nodes}
+        way = SshWay(plan.ssh) if plan.backend == "ssh" else plan.ssh
+        self.links = {node.rank: Link(_address(plan, node, way), self._hear) for node in plan.nodes}
         self.replicas = {node.rank: Replica(folder.node_logs(node.rank)) for node in plan.nodes}
         self._over = threading.Event()
         threading.Thread(target=self._keep_alive, name="beats", daemon=True).start()
@@ -133,8 +136,8 @@ class Fleet:
                 replica.close()
 
 
-def _address(plan: Plan, node: Node) -> Address:
-    return Address(plan.backend, node.host, node.rank, plan.job_id, plan.ssh)
+def _address(plan: Plan, node: Node, way: SshOptions | Way) -> Address:
+    return Address(plan.backend, node.host, node.rank, plan.job_id, way)
 
 
 def _raise_gathered(complaint: str, errors: Mapping[int, Exception]) -> None:

@@ -68,7 +68,7 @@ class Address:
     host: Host
     rank: int
     job_id: str
-    options: SshOptions = SshOptions()
+    options: SshOptions | transports.Way = SshOptions()
 
 
 @dataclass

@@ -83,18 +83,6 @@ class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric is untyped
         return self.connect_kwargs["sock"]
 
 
-def open_chain(settings: SshSettings, deadline: Deadline) -> list[fabric.Connection]:
-    """Logged-in connections, jump hosts first; all within the deadline, all closed again on failure."""
-    chain: list[fabric.Connection] = []
-    try:
-        for machine in (*settings.jumps, settings):
-            chain.append(log_in(machine, chain[-1] if chain else None, deadline))
-    except BaseException:
-        close_chain(chain)
-        raise
-    return chain
-
-
 def log_in(machine: SshSettings, gateway: fabric.Connection | None, deadline: Deadline) -> fabric.Connection:
     """One machine's connection, its host key checked before any log-in; closed again on failure."""
     known = KnownHosts(machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -15,7 +16,8 @@ from launcher.errors import LinkLost, NodeError
 from launcher.model import Host, SshOptions
 from launcher.transports import ssh_config
 from launcher.transports.dial import SILENCE, Deadline, within
-from launcher.transports.link import WINDOW, close_chain, open_chain
+from launcher.transports.gateways import Gateways
+from launcher.transports.link import WINDOW, log_in
 from launcher.transports.ssh_config import SshSettings
 
 STDERR_KEPT = 4096
@@ -49,11 +51,25 @@ def _quoted(word: str) -> str:
 
 
 class SshTransport:
-    """One connection to one host.  Connects when made, within ``options.connect_timeout`` seconds."""
+    """One connection to one host.  Connects when made, within ``options.connect_timeout`` seconds.
 
-    def __init__(self, host: Host, options: SshOptions) -> None:
+    ``gateways``: where its jump hosts are shared with other hosts.
+    """
+
+    def __init__(self, host: Host, options: SshOptions, gateways: Gateways | None = None) -> None:
         self._settings = ssh_config.resolve(host, options)
-        self._chain: list[fabric.Connection] = open_chain(self._settings, Deadline(self._settings.connect_timeout))
+        self._gateways = gateways or Gateways()
+        self._closing = threading.Lock()
+        deadline = Deadline(self._settings.connect_timeout)
+        self._gateway = self._gateways.enter(self._settings.jumps, deadline)
+        try:
+            through = self._gateway.connection if self._gateway else None
+            self._connection: fabric.Connection = log_in(self._settings, through, deadline)
+        except BaseException:
+            if self._gateway is not None and deadline.passed:
+                self._gateways.distrust(self._gateway)
+            self._leave()
+            raise
 
     def open(self, words: Sequence[str]) -> SshChannel:
         """Start the word list there, in place of the log-in shell.
@@ -62,7 +78,7 @@ class SshTransport:
         """
         line = "exec " + command_line(words)
         limit = self._settings.connect_timeout
-        transport = self._chain[-1].transport
+        transport = self._connection.transport
         try:
             channel = transport.open_session(timeout=limit)
             within(limit, lambda: channel.exec_command(line))
@@ -79,8 +95,20 @@ class SshTransport:
         return SshChannel(channel, transport, self._settings)
 
     def close(self) -> None:
-        """End the connection and those to its jump hosts; whoever waits on a channel gets LinkLost."""
-        close_chain(self._chain)
+        """End the connection, and those to jump hosts that nobody else needs; whoever waits on a channel gets LinkLost."""
+        if self._gateway is None:
+            self._connection.client.close()
+            return
+        # A jump host that is stuck takes no good-bye; others may still go through it, so it is not closed before.
+        with contextlib.suppress(TimeoutError):
+            within(GOODBYE, self._connection.client.close)
+        self._leave()
+
+    def _leave(self) -> None:
+        with self._closing:
+            gateway, self._gateway = self._gateway, None
+        if gateway is not None:
+            self._gateways.leave(gateway)
 
     def _lost(self, what: str) -> LinkLost:
         return _lost(self._settings, what)

@@ -40,6 +40,21 @@ def test_nodes_behind_a_bastion(remote: Desk) -> None:
     assert (remote.folder() / "output" / "model" / "1").exists()
 
 
+def test_a_bastion_that_drops_us_midway_costs_nothing(remote: Desk, cluster: Cluster) -> None:
+    """One connection carries both nodes; both come back through one new connection, and no line is lost or twice."""
+    count = "for i in $(seq 1 60); do echo $i; sleep 0.05; done"
+    process = remote.start("--hosts", "hidden,hidden2", "--command", count)
+    remote.happened("following")
+    sessions = "pgrep -c -u train -f 'sshd: train'"
+    assert cluster.exec("bastion", "sh", "-c", sessions).stdout.strip() == "1"
+    cluster.exec("bastion", "pkill", "-9", "-u", "train", "-f", "sshd: train")
+    assert process.wait(90) == 0
+    lost = {event["node"] for event in remote.events() if event["type"] == "lost"}
+    lines = "".join(f"{number}\n" for number in range(1, 61)).encode()
+    assert lost == {0, 1} and remote.log(0) == remote.log(1) == lines
+    assert cluster.exec("bastion", "sh", "-c", sessions, check=False).stdout.strip() == "0"
+
+
 def test_an_address_that_others_cannot_reach_is_told_per_pair(remote: Desk) -> None:
     """node1 and the hidden ones share no network."""
     done = remote.submit("--hosts", "node1,hidden", "--command", "true", check=69)

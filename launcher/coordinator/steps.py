@@ -81,16 +81,21 @@ class Steps:
             self._fleet.close(polite=False)
             self._fleet = None
 
-    def let_nothing_run(self) -> None:
-        """Before a fault of ours ends the job: what runs on the nodes that can be reached is ended now."""
+    def let_nothing_run(self) -> list[str]:
+        """Before a fault of ours ends the job: what runs is ended now; the names of the hosts where it may still run."""
+        from launcher.coordinator.last_stop import stop_now
+
         fleet, self._fleet = self._fleet, None
-        if fleet is None:
-            return
-        for link in fleet.links.values():
-            with contextlib.suppress(NodeError):
-                link.post("node_stop", attempt=self._view().attempt, grace=0, reason="failure")
-        with contextlib.suppress(LauncherError):
-            fleet.close()
+        view = self._view()
+        over = {rank for rank, node in view.nodes.items() if node.finished}
+        # Before the start only a node that we talk to can have been told to begin.
+        here = {rank for rank, link in fleet.links.items() if link.connected} if fleet is not None else set()
+        running = [node for node in self._plan.nodes if node.rank not in over and (view.starting or node.rank in here)]
+        untold = stop_now(self._plan, running, fleet, view.attempt)
+        if fleet is not None:
+            with contextlib.suppress(LauncherError):
+                fleet.close()
+        return untold
 
     def greet_again(self, rank: int) -> None:
         """A node is back: tell it what it may have missed."""

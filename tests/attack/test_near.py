@@ -26,6 +26,20 @@ def test_a_removed_job_folder_stops_the_job(local: Desk) -> None:
     eventually(lambda: not living_pid(coordinator), "the coordinator is gone", 15)
 
 
+def test_a_fault_of_a_new_coordinator_leaves_nothing_running(local: Desk) -> None:
+    """It reaches the nodes that it had not reached yet, whatever its fault is, and stops what its predecessor had started."""
+    job = local.detach("--nodes", "2", "--command", "sleep 600")
+    coordinator = local.coordinator()
+    os.kill(coordinator, signal.SIGKILL)
+    eventually(lambda: not living_pid(coordinator), "the coordinator is gone", 15)
+    # No copy of a log can be made in a file; nobody foresaw that.
+    shutil.rmtree(local.folder() / "logs")
+    (local.folder() / "logs").write_text("")
+    told = local.json("wait", job, check=70)
+    assert told["reason_code"] == "InternalError" and "not reached" not in told["reason_message"]
+    eventually(lambda: not living(job), "nothing is left", 15)
+
+
 def living_pid(pid: int) -> bool:
     """Whether a process lives."""
     from launcher import owner

@@ -34,6 +34,8 @@ _AGENT = Path(wire.__file__).parent
 _NEAR_STREAMS = 0x8000
 _BOOT_SECONDS = 30.0
 """how long a log-in shell may take until our marker appears, and our program from there to its first reply"""
+_ECHO_SECONDS = 3.0
+"""how long our marker may still take once what we sent has come back"""
 _ODD_SESSIONS = 3
 """so many sessions in a row that sent what an agent would not, and the node is taken for lost"""
 _FOR_OTHERS = b"\n" * 8
@@ -399,6 +401,8 @@ class _Marker:
     def __init__(self) -> None:
         self._halves = (os.urandom(8).hex(), os.urandom(8).hex())
         self.text = "".join(self._halves).encode()
+        self.echo = ascii(self._halves).encode()
+        """how it looks where our own words come back"""
 
     def order(self, **order: Any) -> bytes:
         return ascii({"marker": self._halves, **order}).encode() + b"\n"
@@ -423,12 +427,25 @@ def _await_marker(channel: transports.Channel, text: bytes, marker: _Marker, hos
     # A program that ended at once says on its output why, which is more than that it takes no input.
     with contextlib.suppress(LinkLost):
         channel.send(text)
-    seen, deadline = b"", time.monotonic() + _BOOT_SECONDS
+    seen, deadline, echoed = b"", time.monotonic() + _BOOT_SECONDS, False
     while marker.text not in seen:
-        seen += _receive_early(channel, host, deadline, seen)
+        if not echoed and marker.echo in seen:
+            echoed, deadline = True, time.monotonic() + _ECHO_SECONDS
+        try:
+            seen += _receive_early(channel, host, deadline, seen)
+        except NodeUnusable:
+            if echoed:
+                raise _somebody_else_reads(host, seen) from None
+            raise
         if len(seen) > 16 << 20:
             raise NodeUnusable("the log-in shell prints without end", where=host.name, lines=_last_lines(seen))
     return seen.partition(marker.text)[2]
+
+
+def _somebody_else_reads(host: Host, seen: bytes) -> NodeError:
+    what = "logged in, but what we send to our program comes back: something else there reads it"
+    step = "look at the start-up files of the log-in shell: they must neither replace it (`exec ...`) nor read its input"
+    return NodeUnusable(what, where=host.name, lines=_last_lines(seen.partition(b"exec(")[0]), next_step=step)
 
 
 def _receive_early(channel: transports.Channel, host: Host, deadline: float, seen: bytes = b"") -> bytes:

@@ -191,6 +191,17 @@ def test_a_log_in_that_answers_nothing_is_given_up(node: Node, monkeypatch: pyte
     assert "no answer within 0.3 s" in str(error) and "Press any key" in str(error)
 
 
+def test_a_log_in_that_is_replaced_by_something_else_is_told_soon(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`exec cat` in a start-up file: what we send comes back, which is a sentence, without our own words in it."""
+    monkeypatch.setattr(module, "_ECHO_SECONDS", 0.3)
+    for how in ("exec cat", "cat; exit 3"):
+        wrapped(node, f"echo 'Welcome to the cluster'; {how}")
+        began = time.monotonic()
+        error = complaint(node)
+        assert "what we send to our program comes back" in error.what and time.monotonic() - began < module._BOOT_SECONDS / 2
+        assert error.lines == ("Welcome to the cluster",) and "start-up files" in error.next_step
+
+
 def test_a_directory_that_cannot_be_made_is_named(node: Node) -> None:
     """A full or read-only place, or a file in the way."""
     (node.folder / "work").write_text("in the way")

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher.agent.lines import add_line
 from launcher.errors import JobNotFound, UsageError
 from launcher.keep import home
 
@@ -99,20 +100,7 @@ class Folder:
     def append(self, event: Mapping[str, Any], durable: bool = False) -> None:
         """Add an event in one write; ``durable`` waits until it is on the disk."""
         line = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
-        fd = os.open(self.events, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            size = os.fstat(fd).st_size
-            if size and os.pread(fd, 1, size - 1) != b"\n":
-                # Whoever wrote before us died in the middle of a line, which must not spoil ours.
-                line = b"\n" + line
-            view = memoryview(line)
-            while view:
-                # On a full disk a part is written, and then nothing.
-                view = view[os.write(fd, view) :]
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+        add_line(self.events, line, 0o644, durable)
 
     def read_events(self) -> list[dict[str, Any]]:
         """All events so far; a line that is not whole yet is left out."""

@@ -17,6 +17,7 @@ import os
 import time
 
 from launcher.agent import lean, procs
+from launcher.agent.lines import add_line
 
 _RESERVED, _PIECE = 64 << 10, 8 << 10
 """bytes kept for a full disk, and how much of them is given back at a time: a command that fills the disk takes some, too"""
@@ -39,7 +40,7 @@ class Spool:
         """Add an event; one write call, so that a reader sees it whole or not at all."""
         event = dict({"type": event_type, "attempt": attempt, "time": time.time()}, **details)
         line = lean.dumps(event).encode() + b"\n"
-        self._even_on_a_full_disk(lambda: _add_line(self.events_path, line))
+        self._even_on_a_full_disk(lambda: add_line(self.events_path, line))
         return event
 
     def outcome(self, attempt):
@@ -198,20 +199,6 @@ def _read_json(path):
             return lean.loads(file.read())
     except (FileNotFoundError, ValueError):
         return None
-
-
-def _add_line(path, line):
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        size = os.fstat(fd).st_size
-        if size and os.pread(fd, 1, size - 1) != b"\n":
-            # A full disk, or a death, cut the line before ours.
-            line = b"\n" + line
-        view = memoryview(line)
-        while view:
-            view = view[os.write(fd, view) :]
-    finally:
-        os.close(fd)
 
 
 def _began(run):

@@ -3,11 +3,13 @@
 Runs on the nodes too: standard library only, Python 3.8.
 """
 
+from __future__ import annotations
+
 import os
 
 
-def add_line(path, line, mode=0o600, durable=False):
-    """Add ``line`` (bytes, with its end) to the file, which is made with ``mode``; ``durable`` waits until it is on the disk.
+def add_line(path: str | os.PathLike[str], line: bytes, mode: int = 0o600, durable: bool = False) -> None:
+    """Add ``line`` (with its end) to the file, which is made with ``mode``; ``durable`` waits until it is on the disk.
 
     A reader sees it whole or, on a full disk or after a death, cut: then OSError is raised, and the next line begins anew.
     """

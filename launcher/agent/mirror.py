@@ -25,6 +25,7 @@ from launcher.agent.wire import raw
 FICLONE = 0x40049409
 """the ioctl of linux/fs.h by which btrfs, xfs and others copy a file without copying its blocks"""
 BLOCK = 1 << 20
+_ZEROS = bytes(BLOCK)
 LARGE = 256 << 10
 """bytes from which on the difference to an old version may be worth computing"""
 CHANNELS = ("model", "checkpoints", "tensorboard")
@@ -264,6 +265,10 @@ class Sync:
         try:
             for block in source.take(entry["size"]):
                 digest.update(block)
+                if not block[0] and block == _ZEROS[:len(block)]:
+                    # A hole, which takes no room.
+                    os.ftruncate(file, os.lseek(file, len(block), os.SEEK_CUR))
+                    continue
                 view = memoryview(block)
                 while view:
                     view = view[os.write(file, view):]

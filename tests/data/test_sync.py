@@ -121,6 +121,17 @@ def test_the_working_copy_is_the_jobs_own(bench: Bench) -> None:
     assert Path(first.code, "train.py").read_text() == "overwritten"
 
 
+def test_holes_stay_holes_on_the_node(bench: Bench) -> None:
+    """A file of zeros with a few bytes in it takes no room there, neither in the mirror nor in the working copy."""
+    with open(bench.source / "sparse", "wb") as file:
+        file.seek(3 << 20)
+        file.write(b"data")
+        file.truncate(24 << 20)
+    report = bench.send()
+    for copy in (bench.mirror() / "tree" / "sparse", Path(report.code) / "sparse"):
+        assert copy.stat().st_size == 24 << 20 and copy.stat().st_blocks * 512 <= 2 << 20
+
+
 @pytest.mark.parametrize("damage", ["edit", "same time", "remove", "add", "directory"])
 def test_a_damaged_mirror_is_mended(bench: Bench, damage: str) -> None:
     """Whatever somebody did to the mirror, even with size and time put back, the job gets the code that was submitted."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from launcher.agent.watch import Watch
+from launcher.coordinator.clock import Clock
 from launcher.coordinator.owner import Owner
 from launcher.coordinator.steps import Steps
 from launcher.errors import LauncherError
@@ -42,6 +43,7 @@ class Coordinator:
     def __init__(self, folder: Folder, owner: Owner) -> None:
         self._folder = folder
         self._owner = owner
+        self._clock = Clock()
         plan = read_json(folder.plan)
         self._plan = from_json(Plan, plan)
         self._rules = Rules(self._plan.spec.max_run_time, self._plan.spec.grace)
@@ -62,8 +64,11 @@ class Coordinator:
             self._record({"type": "created", "nodes": nodes, "time": self._plan.created_at})
         self._record({"type": "coordinator", "pid": os.getpid(), "host": socket.gethostname()})
         threading.Thread(target=self._watch_for_cancel, name="cancel", daemon=True).start()
-        while self._act(*decide(self.view, self._rules, time.time())):
+        while self._act(*decide(self.view, self._rules, self._clock.now())):
             self._save_state()
+
+    def _note_wish(self, level: int, *_: Any) -> None:
+        self._signalled = max(self._signalled, level)
 
     def give_up(self, error: Exception) -> None:
         """A fault of ours: write it down as the job's end, if there is none yet."""
@@ -92,7 +97,7 @@ class Coordinator:
         """Take what is told until something is, or until time alone changes the decision."""
         deadline = next_deadline(self.view, self._rules)
         try:
-            first = self._told.get(timeout=None if deadline is None else max(0.0, deadline - time.time()))
+            first = self._told.get(timeout=None if deadline is None else max(0.0, deadline - self._clock.now()))
         except queue.Empty:
             return True
         return self._take(first) and self._take_waiting()
@@ -173,7 +178,7 @@ class Coordinator:
             self._record(event)
 
     def _record(self, event: dict[str, Any]) -> None:
-        event = {"n": self.view.count, "time": time.time(), **event}
+        event = {"n": self.view.count, "time": self._clock.now(), **event}
         if event["type"] == "agent":
             self._known.add(_identity(event))
         self._once_there_is_room(lambda: self._folder.append(event, durable=event["type"] in _DURABLE))

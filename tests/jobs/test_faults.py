@@ -243,6 +243,23 @@ def test_a_failed_collection_can_be_resumed(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", str(tmp_path / "home")], check=True)
 
 
+JUMPING = """
+import sys, time
+if "launcher.coordinator" in " ".join(sys.orig_argv):
+    true, began = time.time, time.monotonic()
+    time.time = lambda: true() + (36000.0 if time.monotonic() - began > 2 else 0.0)
+"""
+
+
+def test_a_clock_that_is_set_ends_no_job(local: Desk, tmp_path: Path) -> None:
+    """Ten hours forward on this machine, while a job with a max_run_time of one hour runs for seconds."""
+    (tmp_path / "jumping").mkdir()
+    (tmp_path / "jumping" / "sitecustomize.py").write_text(JUMPING)
+    local.submit("--max-run-time", "3600", "--command", "sleep 4", env={"PYTHONPATH": str(tmp_path / "jumping")})
+    told = local.json("status", "latest")
+    assert told["status"] == "Succeed"
+
+
 TAKEN = Path("tests/torchrun/reports/2.13.0/port-taken/node-0.err").resolve()
 
 

@@ -201,11 +201,12 @@ def test_a_missing_inventory_is_never_a_silent_local_run(here: Path, monkeypatch
 
 def test_hosts_that_were_picked_are_not_all_of_the_inventory(lab: str) -> None:
     """The plan says by what the number of nodes came about."""
-    for said, origin in (
+    rows: list[tuple[dict[str, Any], str]] = [
         ({}, "all hosts of the inventory"),
         ({"hosts": "a,b"}, "all hosts that --hosts leave"),
         ({"exclude": "b", "instance_type": "big"}, "all hosts that --exclude and --instance-type leave"),
-    ):
+    ]
+    for said, origin in rows:
         assert planned(cluster=lab, **said).plan.origins["nodes"] == origin
 
 

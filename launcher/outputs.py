@@ -248,6 +248,8 @@ def _refusal(entry: Mapping[str, Any], channels: Sequence[str], taken: Mapping[s
     if "unreadable" in entry and (path == "" or parts[0] in channels):
         # Where a lower node has it, it would not have been brought anyway.
         return f"could not be read: {entry['unreadable']}", "unreadable" if here is None else "unfit"
+    if path == "" and "link" in entry:
+        return f"a link in the place of the outputs, to {entry['link']}", "unfit"
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         return "not a name that can be written here", "unfit"
     if parts[0] not in channels:

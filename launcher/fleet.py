@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from launcher.agent import wire
 from launcher.errors import NodeError, NodesFailed
 from launcher.link import Address, Following, Link
-from launcher.model import Node, Plan, SshOptions
+from launcher.model import Node, Plan
 from launcher.replica import Replica
 from launcher.store import Folder
 from launcher.transports import Way
@@ -29,16 +29,34 @@ def marks(plan: Plan, rank: int) -> dict[str, str]:
 
 
 class Fleet:
-    """One link per node of the plan."""
+    """One link per node of the plan; in a Slurm allocation all of them through one step."""
 
     def __init__(self, plan: Plan, folder: Folder, tell: Tell) -> None:
         self.plan = plan
         self._tell = tell
-        way = SshWay(plan.ssh) if plan.backend == "ssh" else plan.ssh
-        self.links = {node.rank: Link(_address(plan, node, way), self._hear) for node in plan.nodes}
+        self.revoked: set[int] = set()
+        """nodes whose processes Slurm has sent TERM"""
+        self._way = self._step() if plan.backend == "slurm" else SshWay(plan.ssh) if plan.backend == "ssh" else None
+        self.links = {node.rank: Link(self._address(node), self._hear) for node in plan.nodes}
         self.replicas = {node.rank: Replica(folder.node_logs(node.rank)) for node in plan.nodes}
         self._over = threading.Event()
         threading.Thread(target=self._keep_alive, name="beats", daemon=True).start()
+
+    def _step(self) -> Way:
+        from launcher.slurm import ask
+        from launcher.transports.srun import order_of
+        from launcher.transports.step import Step
+
+        return Step(order_of(self.plan, os.environ), self._hear_signal, ask.srun_port_range)
+
+    def _address(self, node: Node) -> Address:
+        return Address(self.plan.backend, node.host, node.rank, self.plan.job_id, self._way or self.plan.ssh)
+
+    def _hear_signal(self, name: str, signal: str) -> None:
+        rank = next(node.rank for node in self.plan.nodes if node.host.name == name)
+        if signal == "SIGTERM":
+            self.revoked.add(rank)
+            self._tell({"type": "revoked", "node": rank, "signal": signal})
 
     def _hear(self, text: str) -> None:
         self._tell({"type": "note", "message": text})
@@ -77,17 +95,23 @@ class Fleet:
 
     def ask_all(self, op: str, complaint: str, each: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
         """The same request to the nodes in ``each`` (with its arguments), all sent before the first reply is awaited."""
+        return self._all(complaint, each, lambda link: link.post(op, **each[link.rank]), Link.wait)
+
+    def _all(
+        self, complaint: str, ranks: Iterable[int], send: Callable[[Link], int], wait: Callable[[Link, int], dict[str, Any]]
+    ) -> dict[int, dict[str, Any]]:
+        """As `each`, for what is a request and its reply: no thread needs to wait for either."""
         errors: dict[int, Exception] = {}
         replies: dict[int, dict[str, Any]] = {}
         numbers: dict[int, int] = {}
-        for rank, arguments in each.items():
+        for rank in ranks:
             try:
-                numbers[rank] = self.links[rank].post(op, **arguments)
+                numbers[rank] = send(self.links[rank])
             except NodeError as error:
                 errors[rank] = error
         for rank, number in numbers.items():
             try:
-                replies[rank] = self.links[rank].wait(number)
+                replies[rank] = wait(self.links[rank], number)
             except NodeError as error:
                 errors[rank] = error
         _raise_gathered(complaint, errors)
@@ -95,10 +119,12 @@ class Fleet:
 
     def start(self, attempt: int, each: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
         """Start the command on every node, or go on with it where it was started before, and follow."""
-        return self.each(
-            lambda link: link.follow(self._following(link.rank, attempt), "node_start", **each[link.rank]),
-            "the command could not be started on every node",
-        )
+        complaint = "the command could not be started on every node"
+
+        def begin(link: Link) -> int:
+            return link.begin(self._following(link.rank, attempt), "node_start", **each[link.rank])
+
+        return self._all(complaint, each, begin, Link.followed)
 
     def resume(self, attempt: int) -> None:
         """Follow commands that were started by an earlier coordinator; each link connects when it can."""
@@ -132,12 +158,10 @@ class Fleet:
         try:
             self.each(lambda link: link.close(polite, (release or {}).get(link.rank)), "not everything could be removed")
         finally:
+            if self._way is not None:
+                self._way.close(polite)
             for replica in self.replicas.values():
                 replica.close()
-
-
-def _address(plan: Plan, node: Node, way: SshOptions | Way) -> Address:
-    return Address(plan.backend, node.host, node.rank, plan.job_id, way)
 
 
 def _raise_gathered(complaint: str, errors: Mapping[int, Exception]) -> None:
@@ -147,6 +171,6 @@ def _raise_gathered(complaint: str, errors: Mapping[int, Exception]) -> None:
     unknown = [error for error in errors.values() if not isinstance(error, NodeError)]
     if unknown:
         raise unknown[0]
-    if len(known) == 1:
+    if len({id(error) for error in known}) == 1:
         raise known[0]
     raise NodesFailed(complaint, known)

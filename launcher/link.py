@@ -7,59 +7,34 @@ again and goes on from the bytes it has: nothing is lost and nothing comes twice
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import io
 import itertools
-import os
 import queue
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from launcher import transports
+from launcher import bootstrap, transports
 from launcher.agent import wire
-from launcher.errors import HostKeyChanged, HostKeyRevoked, HostKeyUnknown, LinkLost, LoginRefused, NodeError, NodeUnusable
+from launcher.errors import (
+    HostKeyChanged,
+    HostKeyRevoked,
+    HostKeyUnknown,
+    LinkLost,
+    LoginRefused,
+    NodeError,
+    NodeGone,
+    NodeUnusable,
+)
 from launcher.model import Host, SshOptions
 from launcher.replica import Replica
 from launcher.reply import message_of, settled
 
 OnData = Callable[[int, int, bytes], None]
-_AGENT = Path(wire.__file__).parent
 _NEAR_STREAMS = 0x8000
-_BOOT_SECONDS = 30.0
-"""how long a log-in shell may take until our marker appears, and our program from there to its first reply"""
-_ECHO_SECONDS = 3.0
-"""how long our marker may still take once what we sent has come back"""
 _ODD_SESSIONS = 3
 """so many sessions in a row that sent what an agent would not, and the node is taken for lost"""
-_FOR_OTHERS = b"\n" * 8
-"""lines that start-up files may read (`read -t 1 answer`) before our program gets its input"""
-
-
-@cache
-def agent_archive() -> tuple[str, bytes]:
-    """(content hash, bytes) of the zipapp that travels to the nodes; the same sources always give the same bytes."""
-    sources = {"launcher/__init__.py": b""}
-    for entry in sorted(_AGENT.glob("*.py")):
-        sources[f"launcher/agent/{entry.name}"] = entry.read_bytes()
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in sources.items():
-            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
-    content = buffer.getvalue()
-    return hashlib.sha256(content).hexdigest()[:32], content
-
-
-@cache
-def _boot_line() -> bytes:
-    text = (_AGENT / "boot.py").read_text()
-    return _FOR_OTHERS + f"exec({text!r})\n".encode()
 
 
 @dataclass(frozen=True)
@@ -173,8 +148,8 @@ class Link:
         if self.transport is None:
             raise LinkLost("not connected", where=self.host.name)
         channel = self.transport.open(self._python_words())
-        marker = _Marker()
-        rest = _await_marker(channel, _boot_line() + marker.order(words=list(words)), marker, self.host)
+        marker = bootstrap.Marker()
+        rest = bootstrap.await_marker(channel, bootstrap.boot_line() + marker.order(words=list(words)), marker, self.host)
         return _Prefixed(channel, rest)
 
     def follow(self, following: Following, op: str = "node_follow", **arguments: Any) -> dict[str, Any]:
@@ -182,11 +157,20 @@ class Link:
 
         LinkLost here is no more than a broken connection later: the link comes back by itself and sends the request again.
         """
+        return self.followed(self.begin(following, op, **arguments))
+
+    def begin(self, following: Following, op: str = "node_follow", **arguments: Any) -> int:
+        """The first half of `follow`: the request is sent; its number is for `followed`."""
         following.op, following.arguments = op, arguments
         self._following = following
         self._wanted.set()
-        reply = self.ask(op, **following.request())
-        following.begun()
+        return self.post(op, **following.request())
+
+    def followed(self, number: int) -> dict[str, Any]:
+        """The second half of `follow`: the reply."""
+        reply = self.wait(number)
+        if self._following is not None:
+            self._following.begun()
         return reply
 
     def resume(self, following: Following) -> None:
@@ -229,18 +213,17 @@ class Link:
         self.transport = transports.connect(self.address.backend, self.host, self.address.options)
         try:
             channel = self.transport.open(self._python_words())
-            digest, content = agent_archive()
-            marker = _Marker()
+            marker = bootstrap.Marker()
             request = {"id": 0, "op": "node_hello", **first}
-            order = {"agent": digest, "size": len(content), "workdir": self.host.workdir}
-            text = _boot_line() + marker.order(**order, first=request, job=self.address.job_id, rank=self.rank)
-            rest = _await_marker(channel, text, marker, self.host)
-            deadline = time.monotonic() + _BOOT_SECONDS
-            rest = rest or _receive_early(channel, self.host, deadline)
+            order = {"agent": bootstrap.agent_name(), "workdir": self.host.workdir}
+            text = bootstrap.boot_line() + marker.order(**order, first=request, job=self.address.job_id, rank=self.rank)
+            rest = bootstrap.await_marker(channel, text, marker, self.host)
+            deadline = time.monotonic() + bootstrap.BOOT_SECONDS
+            rest = rest or bootstrap.receive_early(channel, self.host, deadline)
             if rest[:1] == b"!":
-                raise _too_old(self.host, rest[1:].decode(errors="replace"))
+                raise bootstrap.too_old(self.host, rest[1:].decode(errors="replace"))
             if rest[:1] == b"-":
-                channel.send(content)
+                channel.send(bootstrap.announced(bootstrap.agent_archive()))
             return self._first_reply(channel, rest[1:], deadline)
         except BaseException:
             self._drop()
@@ -251,12 +234,12 @@ class Link:
         try:
             frames = decoder.feed(received)
             while not any(kind == wire.MESSAGE for kind, _ in frames):
-                received = _receive_early(channel, self.host, deadline)
+                received = bootstrap.receive_early(channel, self.host, deadline)
                 frames += decoder.feed(received)
             replies = [message_of(payload) for kind, payload in frames if kind == wire.MESSAGE]
         except (wire.ProtocolError, ValueError) as error:
             raise NodeUnusable(
-                f"our program there answers rubbish: {error}", where=self.host.name, lines=_last_lines(received)
+                f"our program there answers rubbish: {error}", where=self.host.name, lines=bootstrap.last_lines(received)
             ) from error
         reply = settled(replies[0], self.host)
         self._channel, self._decoder = channel, decoder
@@ -306,7 +289,7 @@ class Link:
                 received = channel.receive(wire.CHUNK, wire.NEAR_PATIENCE)
                 if not received:
                     _, stderr = channel.close()
-                    return LinkLost("the agent's session ended", where=self.host.name, lines=_last_lines(stderr))
+                    return LinkLost("the agent's session ended", where=self.host.name, lines=bootstrap.last_lines(stderr))
                 for kind, payload in self._decoder.feed(received):
                     self._take(kind, payload)
             except TimeoutError:
@@ -377,6 +360,9 @@ class Link:
             except (LoginRefused, HostKeyUnknown, HostKeyChanged, HostKeyRevoked) as error:
                 following.tell({"type": "key unavailable", "message": error.what})
                 pause = 10.0
+            except NodeGone as error:
+                following.tell({"type": "gone", "message": error.what})
+                return False
             except NodeError as error:
                 following.tell({"type": "still lost", "message": error.what})
             else:
@@ -395,19 +381,6 @@ class Link:
             replies.put(error or LinkLost("the connection was closed", where=self.host.name))
 
 
-class _Marker:
-    """A word nobody else prints.  It is sent in two halves, so that a shell that echoes its input cannot fake it."""
-
-    def __init__(self) -> None:
-        self._halves = (os.urandom(8).hex(), os.urandom(8).hex())
-        self.text = "".join(self._halves).encode()
-        self.echo = ascii(self._halves).encode()
-        """how it looks where our own words come back"""
-
-    def order(self, **order: Any) -> bytes:
-        return ascii({"marker": self._halves, **order}).encode() + b"\n"
-
-
 class _Prefixed:
     """A channel whose first bytes were already read."""
 
@@ -420,68 +393,3 @@ class _Prefixed:
             chunk, self._first = self._first[:limit], self._first[limit:]
             return chunk
         return self._channel.receive(limit, timeout)
-
-
-def _await_marker(channel: transports.Channel, text: bytes, marker: _Marker, host: Host) -> bytes:
-    """Send what boots our program and skip whatever rc files print; the bytes behind the marker."""
-    # A program that ended at once says on its output why, which is more than that it takes no input.
-    with contextlib.suppress(LinkLost):
-        channel.send(text)
-    seen, deadline, echoed = b"", time.monotonic() + _BOOT_SECONDS, False
-    while marker.text not in seen:
-        if not echoed and marker.echo in seen:
-            echoed, deadline = True, time.monotonic() + _ECHO_SECONDS
-        try:
-            seen += _receive_early(channel, host, deadline, seen)
-        except NodeUnusable:
-            if echoed:
-                raise _somebody_else_reads(host, seen) from None
-            raise
-        if len(seen) > 16 << 20:
-            raise NodeUnusable("the log-in shell prints without end", where=host.name, lines=_last_lines(seen))
-    return seen.partition(marker.text)[2]
-
-
-def _somebody_else_reads(host: Host, seen: bytes) -> NodeError:
-    what = "logged in, but what we send to our program comes back: something else there reads it"
-    step = "look at the start-up files of the log-in shell: they must neither replace it (`exec ...`) nor read its input"
-    return NodeUnusable(what, where=host.name, lines=_last_lines(seen.partition(b"exec(")[0]), next_step=step)
-
-
-def _receive_early(channel: transports.Channel, host: Host, deadline: float, seen: bytes = b"") -> bytes:
-    try:
-        received = channel.receive(wire.CHUNK, max(0.0, deadline - time.monotonic()))
-    except TimeoutError:
-        raise NodeUnusable(
-            f"logged in, but no answer within {_BOOT_SECONDS:g} s",
-            where=host.name,
-            lines=_last_lines(seen),
-            next_step="look at what the log-in shell's start-up files wait for",
-        ) from None
-    if received:
-        return received
-    status, stderr = channel.close()
-    raise _did_not_start(host, status, _last_lines(seen + b"\n" + stderr))
-
-
-def _did_not_start(host: Host, status: int | None, lines: list[str]) -> NodeError:
-    text = "\n".join(lines).lower()
-    if status == 127 or "not found" in text or ("no such file" in text and "errno" not in text):
-        python = host.venv or host.python or "python3"
-        step = "install Python 3.8 or later there, or name an interpreter with `python:` in cluster.yaml"
-        return NodeUnusable(f"{python} was not found there", where=host.name, lines=lines, next_step=step)
-    if lines and "[Errno" in lines[-1]:
-        what = f"the agent could not be put there: {lines[-1].partition(']')[2].strip()}"
-        return NodeUnusable(what, where=host.name, next_step="name a place with room that is yours by `workdir:` in cluster.yaml")
-    step = "look at what the start-up files of the log-in shell do: they must neither end nor replace it, nor eat its input"
-    what = f"logged in, but our program did not start (exit status {status})"
-    return NodeUnusable(what, where=host.name, lines=lines, next_step=step)
-
-
-def _too_old(host: Host, version: str) -> NodeError:
-    step = "name a newer interpreter with `python:` in cluster.yaml"
-    return NodeUnusable(f"Python {version} there is older than 3.8", where=host.name, next_step=step)
-
-
-def _last_lines(text: bytes) -> list[str]:
-    return [line for line in text[-4096:].decode(errors="replace").splitlines() if line.strip()][-5:]

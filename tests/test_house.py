@@ -23,13 +23,14 @@ FLOORS: list[set[str]] = [
     {"errors", "keep", "agent"},
     {"status", "model", "code", "ignore", "rsync", "slurm", "torchrun", "transports"},
     {"cluster", "store", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
-    {"planning", "link", "fleet", "incoming", "outputs", "diagnosis", "feed", "backends", "cleaning"},
+    {"planning", "bootstrap", "link", "fleet", "incoming", "outputs", "diagnosis", "feed", "backends", "cleaning"},
     {"api", "coordinator"},
     {"cli", "__main__"},
 ]
 """rooms, ground floor first; a room imports from floors below, and from the rooms of its own floor that are named here"""
 NEIGHBOURS = {
     ("__main__", "cli"),
+    ("link", "bootstrap"),
     ("cleaning", "link"),
     ("cluster", "environ"),
     ("code", "ignore"),
@@ -41,8 +42,8 @@ NEIGHBOURS = {
     ("transports", "slurm"),
     ("verdict", "policy"),
 }
-ACTING = {"coordinator", "fleet", "link", "transports", "sync", "rsync", "incoming", "outputs", "diagnosis", "replica",
-          "reply", "cleaning"}
+ACTING = {"coordinator", "fleet", "link", "bootstrap", "transports", "sync", "rsync", "incoming", "outputs", "diagnosis",
+          "replica", "reply", "cleaning"}
 """what acts on nodes: the asking half meets it in the job folder alone"""
 
 

@@ -4,10 +4,11 @@ The next line on stdin is the order, a Python literal (so that nothing needs to 
 
     marker    two halves; their concatenation goes out first, so that no echo of a shell can be taken for it
     words     for a second channel: become this program (nothing else is read or written by us)
-    agent     content hash of the agent; size: its bytes; workdir: where it is kept
+    agent     content hash of the agent; workdir: where it is kept
     first     the first request, so that one round trip is enough when the agent is already here
 
-After the marker one byte is written: `+` the agent is here, `-` send it, `!` this Python is too old.
+After the marker one byte is written: `+` the agent is here, `-` send it, `!` this Python is too old.  What is sent then
+begins with a line: the hash and the size of what follows it.
 """
 
 import sys
@@ -31,7 +32,7 @@ def boot():
     writer.write(b"+" if path else b"-")
     writer.flush()
     if path is None:
-        receive(order, reader, plain)
+        receive(reader, plain)
     sys.path.insert(0, path or plain)
     if path != compiled:
         from launcher.agent.install import compile_into
@@ -52,13 +53,14 @@ def become(words):
     os.execvp(words[0], words)
 
 
-def receive(order, reader, path):
+def receive(reader, path):
     import hashlib
     import os
 
-    content = reader.read(order["size"])
-    if hashlib.sha256(content).hexdigest()[: len(order["agent"])] != order["agent"]:
-        raise SystemExit("the agent arrived damaged: %d of %d bytes" % (len(content), order["size"]))
+    digest, size = reader.readline().decode().split()
+    content = reader.read(int(size))
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise SystemExit("the agent arrived damaged: %d of %s bytes" % (len(content), size))
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     part = "%s.%d.part" % (path, os.getpid())
     with open(part, "wb") as file:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from launcher import environ, torchrun
-from launcher.coordinator import master
+from launcher.coordinator import allocated, master
 from launcher.diagnosis import diagnose
 from launcher.errors import (
     CollectFailed,
@@ -58,7 +58,7 @@ class Steps:
             Step.SYNC: self._sync,
             Step.PROBE: self._probe,
             Step.START: self._start,
-            Step.STOP: lambda: self._stop(why, self._plan.spec.grace, 1),
+            Step.STOP: lambda: self._stop(why, self._grace(why), 1),
             Step.KILL: lambda: self._stop(why, 0, 2),
             Step.GIVE_UP: lambda: self._give_up(int(why)),
             Step.DIAGNOSE: self._diagnose,
@@ -102,7 +102,7 @@ class Steps:
         view = self._view()
         node = view.nodes[rank]
         if view.stopping and not (node.drained and node.outcome):
-            self._wish([rank], 0 if view.stop_level > 1 else self._plan.spec.grace, view.stopping)
+            self._wish([rank], 0 if view.stop_level > 1 else self._grace(view.stopping), view.stopping)
 
     def clean_up(self, success: bool) -> list[Event]:
         """Remove what a success leaves on the nodes, and let the agents go."""
@@ -147,16 +147,9 @@ class Steps:
         if view.starting and all(node.started for node in view.nodes.values()):
             # Adopted: everything runs already; each link connects when it can, and nobody waits for the slowest.
             return [{"type": "reached", "nodes": []}]
-        count = 0
-        lock = threading.Lock()
-
-        def progress(rank: int) -> None:
-            nonlocal count
-            with lock:
-                count += 1
-                self._tell({"type": "progress", "step": "reach", "done": count, "total": len(self._plan.nodes)})
-
-        self._facts = self._fleet.reach(_programs(self._plan), progress)
+        total = len(self._plan.nodes)
+        count = _Progress(lambda done, _: self._tell({"type": "progress", "step": "reach", "done": done, "total": total}), total)
+        self._facts = self._fleet.reach(_programs(self._plan), lambda rank: count.update(rank, 1, 1))
         self._check(self._facts)
         nodes = [self._reached_node(rank) for rank in sorted(self._facts)]
         reached = {"type": "reached", "nodes": nodes, "groups": self._groups()}
@@ -182,6 +175,9 @@ class Steps:
             rank = link.rank
             if missing[rank] or rank in no_python:
                 raise _not_found(", ".join(missing[rank]) or "python3", link.host.name, self._plan.backend)
+            lacking = allocated.complaint(link.host, facts[rank]) if self._plan.allocation else None
+            if lacking is not None:
+                raise lacking
             if rank in doomed:
                 what = f"a log-out there ends all processes of {facts[rank]['user']} (KillUserProcesses=yes), a detached job too"
                 raise NodeUnusable(what, where=link.host.name, next_step="loginctl enable-linger, on that node")
@@ -192,12 +188,14 @@ class Steps:
 
     def _warnings(self) -> list[Event]:
         """What may go wrong later, a sentence each, nodes with the same trouble in one."""
+        short = allocated.grace_note(self._plan) if self._plan.allocation else None
+        notes: list[Event] = [{"type": "note", "message": f"warning: {short}"}] if short else []
         ipc = [told["hostname"] for _, told in sorted(self._facts.items()) if told["logout"].get("remove_ipc")]
         if not ipc:
-            return []
+            return notes
         text = "when the last log-in of this user ends, logind removes shared memory there (RemoveIPC), which data loaders use"
         names = ", ".join(dict.fromkeys(ipc))
-        return [{"type": "note", "message": f"warning: {names}: {text}; `loginctl enable-linger` there prevents it"}]
+        return [*notes, {"type": "note", "message": f"warning: {names}: {text}; `loginctl enable-linger` there prevents it"}]
 
     def _groups(self) -> list[list[int]]:
         """Nodes that see each other's nonce share a file system: what lies there is brought and fetched once."""
@@ -225,7 +223,8 @@ class Steps:
             if self._folder.code.is_dir()
             else None
         )
-        sizes = _Progress(self._tell, "sync")
+        told_sizes = {"type": "progress", "step": "sync", "unit": "bytes"}
+        sizes = _Progress(lambda done, total: self._tell({**told_sizes, "done": done, "total": total}), len(leaders))
         try:
             reports = self._fleet.each(
                 lambda link: sync(link, shipment, self._plan.project, lambda done, total: sizes.update(link.rank, done, total)),
@@ -290,12 +289,16 @@ class Steps:
         self._wish([rank for rank, node in view.nodes.items() if not node.over], grace, reason)
         return [{"type": "stopping", "reason": reason, "level": level, "grace": grace}]
 
+    def _grace(self, reason: str) -> float:
+        return allocated.last_grace(self._plan) if reason == "allocation" else self._plan.spec.grace
+
     def _wish(self, ranks: list[int], grace: float, reason: str) -> None:
         """Nodes out of reach hear of it when they are back, from `greet_again`."""
         assert self._fleet is not None
         for rank in ranks:
             try:
-                self._fleet.links[rank].post("node_stop", attempt=self._view().attempt, grace=grace, reason=reason)
+                told, attempt = rank in self._fleet.revoked, self._view().attempt
+                self._fleet.links[rank].post("node_stop", attempt=attempt, grace=grace, reason=reason, told=told)
             except NodeError:
                 continue
 
@@ -309,7 +312,12 @@ class Steps:
         logs = {node.rank: self._folder.node_logs(node.rank) / "stderr.log" for node in self._plan.nodes}
         begins = {str(rank): path.stat().st_size for rank, path in logs.items() if path.exists()}
         attempt = self._view().attempt + 1
-        return [{"type": "attempt", "attempt": attempt, "why": "lost the race for MASTER_PORT", "log_begins": begins}]
+        again = {"type": "attempt", "attempt": attempt, "why": "lost the race for MASTER_PORT", "log_begins": begins}
+        if self._plan.allocation and self._fleet is not None:
+            self._fleet.close()
+            self._fleet = None
+            again["step"] = "new"
+        return [again]
 
     def _diagnose(self) -> list[Event]:
         found = diagnose(self._view(), self._plan, self._folder)
@@ -385,10 +393,10 @@ def _sorted(channels: Mapping[str, set[str]]) -> dict[str, list[str]]:
 
 
 class _Progress:
-    """Adds up what the nodes' threads report, and tells it now and then."""
+    """Adds up what the nodes' threads report, and tells it now and then: at first, at the end, and twice a second."""
 
-    def __init__(self, tell: Callable[[Event], None], step: str) -> None:
-        self._tell, self._step = tell, step
+    def __init__(self, tell: Callable[[int, int], None], nodes: int) -> None:
+        self._tell, self._count = tell, nodes
         self._nodes: dict[int, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._last = 0.0
@@ -397,11 +405,12 @@ class _Progress:
         with self._lock:
             self._nodes[rank] = (done, total)
             now = time.monotonic()
-            if now - self._last < _PROGRESS_SECONDS and done < total:
+            over = len(self._nodes) == self._count and all(done == total for done, total in self._nodes.values())
+            if now - self._last < _PROGRESS_SECONDS and not over:
                 return
             self._last = now
             done, total = (sum(column) for column in zip(*self._nodes.values(), strict=True))
-        self._tell({"type": "progress", "step": self._step, "done": done, "total": total, "unit": "bytes"})
+            self._tell(done, total)
 
 
 def _programs(plan: Plan) -> list[str]:

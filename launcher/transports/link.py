@@ -76,6 +76,18 @@ class _HostKeyPolicy(paramiko.MissingHostKeyPolicy):
         self._known.judge(Presented(key.get_name(), key.asbytes()))
 
 
+class _Settings(fabric.Config):  # type: ignore[misc]  # fabric is untyped
+    """What a connection reads of its settings, without those of tasks and of invoke's runners, which all would be copied."""
+
+    @staticmethod
+    def global_defaults() -> dict[str, Any]:
+        return {
+            "authentication": {"identities": [], "strategy_class": None}, "connect_kwargs": {}, "forward_agent": False,
+            "gateway": None, "inline_ssh_env": True, "load_ssh_configs": False, "port": 22, "ssh_config_path": None,
+            "timeouts": {"connect": None}, "user": None,
+        }
+
+
 class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric is untyped
     """A connection whose way through its gateway is opened by `stream`, where its failures are told apart."""
 
@@ -146,7 +158,7 @@ def _config() -> fabric.Config:
 
     One for each connection: a connection writes into its Config, and threads that shared one broke it (tried, 3.2).
     """
-    return fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
+    return _Settings(lazy=True, ssh_config=paramiko.SSHConfig())
 
 
 def _forwarded(settings: SshSettings, gateway: fabric.Connection, deadline: Deadline) -> paramiko.Channel:

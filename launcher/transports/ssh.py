@@ -168,17 +168,22 @@ class SshChannel:
 
     def close(self) -> tuple[int | None, bytes]:
         """Let go of the program: (exit status or None, last bytes of its stderr)."""
-        deadline = Deadline(GOODBYE)
-        try:
-            within(deadline.left, lambda: self._see_off(deadline))
-        except (TimeoutError, LinkLost):
-            pass  # it did not end, or nobody can tell
-        known = self._channel.status_event.is_set() and self._channel.exit_status >= 0
-        status = self._channel.exit_status if known else None
-        try:
-            within(GOODBYE, self._channel.close)
-        except (TimeoutError, OSError, EOFError, SSHException):
-            pass  # a connection that takes no bytes; closing it as a whole still works
+        channel, deadline = self._channel, Deadline(GOODBYE)
+        if channel.eof_received:
+            channel.status_event.wait(deadline.left)
+            self._keep_stderr()
+        else:
+            try:
+                within(deadline.left, lambda: self._see_off(deadline))
+            except (TimeoutError, LinkLost):
+                pass  # it did not end, or nobody can tell
+        status = channel.exit_status if channel.status_event.is_set() and channel.exit_status >= 0 else None
+        # A program that ended by itself: its server closes the channel, and nothing needs to be sent.
+        if not (channel.closed or (channel.eof_received and status is not None)):
+            try:
+                within(GOODBYE, channel.close)
+            except (TimeoutError, OSError, EOFError, SSHException):
+                pass  # a connection that takes no bytes; closing it as a whole still works
         return status, self._tail
 
     def _see_off(self, deadline: Deadline) -> None:

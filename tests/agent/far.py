@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from launcher import link
+from launcher import bootstrap
 from launcher.agent import procs
 from launcher.link import Address, Following, Link
 from launcher.model import Host
@@ -51,7 +51,7 @@ def _runs(path: str) -> bool:
 
 def hurried(monkeypatch: pytest.MonkeyPatch, **constants: tuple[float, float]) -> None:
     """Send an agent in which each named constant has another value; (the value it has now, the value wanted)."""
-    build, replaced = link.agent_archive, dict.fromkeys(constants, 0)
+    build, replaced = bootstrap.agent_archive, dict.fromkeys(constants, 0)
 
     def change(text: str) -> str:
         for name, (old, new) in constants.items():
@@ -60,14 +60,19 @@ def hurried(monkeypatch: pytest.MonkeyPatch, **constants: tuple[float, float]) -
             text = changed
         return text
 
-    _, content = build()
+    content = build()
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(buffer, "w") as target:
         for name in source.namelist():
             target.writestr(name, change(source.read(name).decode()))
     assert set(replaced.values()) == {1}, f"constants not found: {replaced}"
-    archive = (hashlib.sha256(buffer.getvalue()).hexdigest()[:32], buffer.getvalue())
-    monkeypatch.setattr(link, "agent_archive", lambda: archive)
+    send_instead(monkeypatch, buffer.getvalue())
+
+
+def send_instead(monkeypatch: pytest.MonkeyPatch, archive: bytes) -> None:
+    """Nodes get another agent, under its own name."""
+    monkeypatch.setattr(bootstrap, "agent_name", lambda: hashlib.sha256(archive).hexdigest()[:32])
+    monkeypatch.setattr(bootstrap, "agent_archive", lambda: archive)
 
 
 def eventually(look: Callable[[], T], what: str = "what was waited for") -> T:

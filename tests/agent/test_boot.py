@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import os
 import socket
@@ -17,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from launcher import link as module
+from launcher import bootstrap as module
 from launcher import transports
 from launcher.agent import wire
 from launcher.errors import NodeError, NodeUnusable
-from tests.agent.far import Node, hurried
+from launcher.link import Link
+from tests.agent.far import Node, hurried, send_instead
 
 
 class Counting:
@@ -79,7 +79,7 @@ def test_the_agent_is_sent_once_and_then_one_round_trip_is_enough(node: Node, co
     for _ in range(3):
         node.connect()
     assert [one.trips for one in counted] == [2, 1, 1]
-    assert counted[0].sent > len(module.agent_archive()[1]) > counted[1].sent
+    assert counted[0].sent > len(module.agent_archive()) > counted[1].sent
 
 
 def test_the_agent_is_kept_for_its_owner_and_compiled(node: Node) -> None:
@@ -87,7 +87,7 @@ def test_the_agent_is_kept_for_its_owner_and_compiled(node: Node) -> None:
     node.connect()
     folder = node.folder / "work" / "node" / "agents"
     plain, compiled = sorted(folder.iterdir(), key=lambda path: len(path.name))
-    assert plain.name == module.agent_archive()[0] + ".pyz" and plain.read_bytes() == module.agent_archive()[1]
+    assert plain.name == module.agent_name() + ".pyz" and plain.read_bytes() == module.agent_archive()
     assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0
     names = zipfile.ZipFile(compiled).namelist()
     assert "launcher/agent/session.pyc" in names and "launcher/agent/session.py" in names
@@ -116,11 +116,11 @@ def test_the_archive_is_the_same_every_time() -> None:
 
 def test_a_damaged_agent_is_not_kept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes must have the hash that was announced; the error says what happened."""
-    digest, content = module.agent_archive()
-    monkeypatch.setattr(module, "agent_archive", lambda: (digest, content[:-1] + b"x"))
+    announced = module.announced
+    monkeypatch.setattr(module, "announced", lambda content: announced(content)[:-1] + b"x")
     error = complaint(node)
     assert "damaged" in str(error)
-    assert not (node.folder / "work" / "node" / "agents" / f"{digest}.pyz").exists()
+    assert not (node.folder / "work" / "node" / "agents" / f"{module.agent_name()}.pyz").exists()
     monkeypatch.undo()
     os.environ["LAUNCHER_TEST_MARK"] = node.mark
 
@@ -185,7 +185,7 @@ def test_a_log_in_that_ends_at_once_shows_its_last_words(node: Node) -> None:
 
 def test_a_log_in_that_answers_nothing_is_given_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what it printed so far."""
-    monkeypatch.setattr(module, "_BOOT_SECONDS", 0.3)
+    monkeypatch.setattr(module, "BOOT_SECONDS", 0.3)
     wrapped(node, "echo 'Press any key'; cat >/dev/null")
     error = complaint(node)
     assert "no answer within 0.3 s" in str(error) and "Press any key" in str(error)
@@ -198,7 +198,7 @@ def test_a_log_in_that_is_replaced_by_something_else_is_told_soon(node: Node, mo
         wrapped(node, f"echo 'Welcome to the cluster'; {how}")
         began = time.monotonic()
         error = complaint(node)
-        assert "what we send to our program comes back" in error.what and time.monotonic() - began < module._BOOT_SECONDS / 2
+        assert "what we send to our program comes back" in error.what and time.monotonic() - began < module.BOOT_SECONDS / 2
         assert error.lines == ("Welcome to the cluster",) and "start-up files" in error.next_step
 
 
@@ -226,7 +226,7 @@ def test_a_second_program_has_a_clean_stream(node: Node) -> None:
 
 def test_what_is_printed_inside_an_agent_does_not_disturb_the_wire(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its descriptors 0 and 1 lead nowhere; the wire has private copies."""
-    _, content = module.agent_archive()
+    content = module.agent_archive()
     noisy = Path(node.folder / "noisy.pyz")
     with zipfile.ZipFile(noisy, "w") as target, zipfile.ZipFile(io.BytesIO(content)) as source:
         for name in source.namelist():
@@ -237,8 +237,7 @@ def test_what_is_printed_inside_an_agent_does_not_disturb_the_wire(node: Node, m
                     "def hello(session, request):\n", head + '    assert subprocess.call("echo child; cat", shell=True) == 0\n'
                 )
             target.writestr(name, text)
-    changed = noisy.read_bytes()
-    monkeypatch.setattr(module, "agent_archive", lambda: (hashlib.sha256(changed).hexdigest()[:32], changed))
+    send_instead(monkeypatch, noisy.read_bytes())
     assert node.connect()[1]["job_dir"] == str(node.job)
 
 
@@ -263,7 +262,7 @@ def test_a_session_ends_in_the_midst_of_its_work_when_its_stdin_closes(node: Nod
 def test_a_session_that_hears_nothing_for_too_long_ends_itself(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A near side that vanished without a word holds nothing; the command goes on."""
     hurried(monkeypatch, FAR_PATIENCE=(60.0, 0.5), BEAT_SECONDS=(5.0, 0.1))
-    monkeypatch.setattr(module.Link, "_come_back", lambda *_, **__: False)
+    monkeypatch.setattr(Link, "_come_back", lambda *_, **__: False)
     link = node.start(["/bin/sh", "-c", "echo on; exec sleep 1000"])
     node.wait_for("started")
     assert "ended" in node.wait_for("lost")["message"]

@@ -11,8 +11,9 @@ import pytest
 
 from launcher.agent import facts, probe, procs
 from launcher.agent.install import compile_into
+from launcher.bootstrap import agent_archive
 from launcher.errors import NodeUnusable
-from launcher.link import Link, agent_archive
+from launcher.link import Link
 from tests.agent.far import Node
 
 
@@ -145,7 +146,7 @@ def test_nodes_of_one_directory_see_each_others_nonce(node: Node) -> None:
 def test_byte_code_is_compiled_once_and_a_full_disk_is_no_error(tmp_path: Path) -> None:
     """The archive works without."""
     plain = tmp_path / "a.pyz"
-    plain.write_bytes(agent_archive()[1])
+    plain.write_bytes(agent_archive())
     compile_into(str(plain), str(tmp_path / "a.c.pyz"))
     assert (tmp_path / "a.c.pyz").stat().st_size > plain.stat().st_size
     compile_into(str(plain), str(tmp_path / "none" / "a.c.pyz"))

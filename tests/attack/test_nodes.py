@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import link
+from launcher import bootstrap, link
 from launcher.errors import NodeUnusable
 from launcher.model import Host
 from tests.attack.nodes import Nodes
@@ -43,7 +43,7 @@ def test_what_start_up_files_do_is_no_concern_of_the_job(nodes: Nodes, start_up_
 
 def test_a_shell_that_never_stops_printing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However little it prints at a time: what counts is when our program comes."""
-    monkeypatch.setattr(link, "_BOOT_SECONDS", 1.0)
+    monkeypatch.setattr(bootstrap, "BOOT_SECONDS", 1.0)
     with Sshd(tmp_path / "sshd") as server:
         (server.home / ".bashrc").write_text("while :; do echo .; sleep 0.1; done\n")
         host = Host(name="box", address="box")

@@ -111,12 +111,16 @@ class Pack:
     """Files' bytes one after the other, compressed when that pays, written while the first node already reads."""
 
     def __init__(self, code: Path, files: Mapping[str, Mapping[str, Any]], paths: Sequence[str]) -> None:
-        self._file = TemporaryFile(prefix="launcher-pack-")  # noqa: SIM115 - closed by close()
+        self._code = code
         self._lock = threading.Lock()
         self._length = 0
         self._ended = False
+        self._fault: LauncherError | None = None
         self._blocks = _read(code, files, paths)
-        self._first = next(self._blocks, b"")
+        with self._on_this_machine():
+            # Beside the snapshot, for which there was room: /tmp may be a small one in memory.
+            self._file = TemporaryFile(prefix="launcher-pack-", dir=code.parent)  # noqa: SIM115 - closed by close()
+            self._first = next(self._blocks, b"")
         shrunk = len(zlib.compress(self._first, 1)) if self._first else 0
         self._deflate = zlib.compressobj(1) if shrunk < WORTH_PACKING * len(self._first) else None
 
@@ -139,13 +143,32 @@ class Pack:
             yield chunk
 
     def _grow(self) -> None:
-        block, self._first = self._first or next(self._blocks, b""), b""
-        self._ended = not block
-        if self._deflate:
-            block = self._deflate.compress(block) if block else self._deflate.flush()
-        if block:
-            os.pwrite(self._file.fileno(), block, self._length)
-            self._length += len(block)
+        with self._on_this_machine():
+            block, self._first = self._first or next(self._blocks, b""), b""
+            self._ended = not block
+            if self._deflate:
+                block = self._deflate.compress(block) if block else self._deflate.flush()
+            view = memoryview(block)
+            while view:
+                written = os.pwrite(self._file.fileno(), view, self._length)
+                self._length += written
+                view = view[written:]
+
+    @contextmanager
+    def _on_this_machine(self) -> Iterator[None]:
+        """What goes wrong here is said once for all nodes, whichever of them was about to be served."""
+        if self._fault is not None:
+            raise self._fault
+        try:
+            yield
+        except OSError as error:
+            step = "make room here, leave the job folder alone while a job starts, and submit again"
+            what = f"{error.strerror}: {error.filename or self._code.parent}"
+            self._fault = LauncherError(what, where="this machine", next_step=step)
+            raise self._fault from error
+        except LauncherError as error:
+            self._fault = error
+            raise
 
     def close(self) -> None:
         self._file.close()
@@ -232,7 +255,7 @@ def _mirror(peer: Peer, shipment: Shipment, project: str, progress: Progress) ->
 
 
 def _fill(peer: Peer, pack: Pack, size: int, progress: Progress) -> None:
-    faults: list[Exception] = []
+    faults: list[LauncherError] = []
 
     def chunks() -> Iterator[bytes]:
         # The node must see an end of the stream whatever happens here, or it would wait for the rest.
@@ -242,7 +265,7 @@ def _fill(peer: Peer, pack: Pack, size: int, progress: Progress) -> None:
                 yield chunk
                 sent += len(chunk)
                 progress(min(sent, size), size)
-        except (OSError, LauncherError) as error:
+        except LauncherError as error:
             faults.append(error)
 
     progress(0, size)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.code import snapshot
-from launcher.errors import LinkLost, NodeUnusable
+from launcher.errors import LauncherError, LinkLost, NodeUnusable
 from launcher.sync import Shipment, SyncReport, sync
 from tests.data.peers import FakePeer
 
@@ -269,6 +269,20 @@ def test_a_full_disk_is_found_before_anything_is_sent(bench: Bench, small_disk: 
     with pytest.raises(NodeUnusable, match=r"node0: No space left on device: [\d.]+ MB needed, [\d.]+ MB free: .*/small/"):
         sync(peer, shipment, "proj", lambda done, total: None)
     assert peer.asked[-1] == "mirror_release" and "mirror_fill" not in peer.asked
+
+
+def test_a_disk_that_is_full_here_is_said_of_this_machine(bench: Bench, small_disk: Path) -> None:
+    """The pack lies beside the snapshot; without room for it that ends every sync, and no mirror is spoilt."""
+    bench.send("n0")
+    (bench.source / "big").write_bytes(os.urandom(2_500_000))
+    code = small_disk / "job"
+    shipment = Shipment(code, snapshot(bench.source, code, 1 << 30).manifest())
+    for node in ("n0", "n1"):
+        with pytest.raises(LauncherError, match=f"No space left on device: {small_disk}") as caught:
+            sync(FakePeer(bench.root / node, "job-9"), shipment, "proj", lambda done, total: None)
+        assert caught.value.where == "this machine"
+    shipment.close()
+    bench.send("n0")
 
 
 def test_a_disk_that_fills_up_meanwhile_is_named(bench: Bench, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ class Host:
     """where the other nodes reach this one, if that differs from ``address``"""
     gpus: int | None = None
     """None: count them there"""
+    cpus: int | None = None
+    """that a Slurm job holds there; None: nobody said"""
     slots: int | None = None
     """processes to start there, from a hostfile's slots="""
     instance_type: str | None = None
@@ -153,6 +155,8 @@ class Plan:
     """of a job that waits in Slurm's queue: what its nodes, which are known when it starts, will be copies of"""
     inventory: str | None = None
     """the file that the hosts were read from; None: built in, or named by --hosts"""
+    allocation: str | None = None
+    """Slurm's number of the job whose nodes these are; None outside of Slurm, and while it has not started"""
     detached: bool = False
     """nobody watches: the job must survive every log-out"""
     origins: Mapping[str, str] = field(default_factory=dict)

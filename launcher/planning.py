@@ -254,7 +254,7 @@ def _nodes(settings: _Settings, cluster: Cluster, warnings: list[str]) -> tuple[
         settings.origins["nodes"] = f"all hosts that {' and '.join(picked)} leave" if picked else whole
     if asked is not None and asked > len(hosts):
         kind = f" with instance_type {label}" if label and len(hosts) != len(cluster.hosts) else ""
-        problems = [host.name if host.address == host.name else f"{host.name} ({host.address})" for host in hosts]
+        problems = [f"{host.name} ({host.address})" for host in hosts]
         have = f"{settings.origins['allocation']} has" if settings.allocation else "there are"
         step = "ask for fewer, or Slurm for more" if settings.allocation else "ask for fewer, or add hosts"
         raise UsageError(f"--nodes {asked}, but {have} {len(hosts)} hosts{kind}", problems=problems, next_step=step)

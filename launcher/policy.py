@@ -15,6 +15,8 @@ from launcher.status import Status
 
 MAX_PORT_RACES = 3
 """how often a lost race for MASTER_PORT is answered by a new attempt"""
+REVOKED_MARGIN = 2.0
+"""seconds: Slurm sends TERM to all processes at once, and a command's death by it may be heard of before the signal itself"""
 STOP_MARGIN = 10.0
 """seconds beyond the grace that a stopping job waits for a node out of reach"""
 
@@ -112,7 +114,10 @@ class View:
     following: bool = False
     """by the coordinator that lives now"""
     cancel: int = 0
+    revoked: dict[str, Any] | None = None
+    """how Slurm said that it ends the job"""
     stopping: str | None = None
+    stopping_at: float = 0.0
     stop_level: int = 0
     broken: dict[str, Any] | None = None
     """what kept the job from starting"""
@@ -140,6 +145,11 @@ class View:
         if self.coordinator is not None:
             return Status.INITIALIZING
         return Status.CREATED if self.submitted_at is None else Status.SUBMITTED
+
+    @property
+    def ending(self) -> bool:
+        """Somebody wants the job's end: its user, or Slurm."""
+        return self.cancel > 0 or self.revoked is not None
 
     @property
     def all_over(self) -> bool:
@@ -266,7 +276,15 @@ def _cancel(view: View, event: Mapping[str, Any]) -> None:
     view.cancel = max(view.cancel, event["level"])
 
 
+def _revoked(view: View, event: Mapping[str, Any]) -> None:
+    view.revoked = view.revoked or dict(event)
+    if view.stopping == "failure" and event["time"] - view.stopping_at < REVOKED_MARGIN:
+        view.stopping = "allocation"
+
+
 def _stopping(view: View, event: Mapping[str, Any]) -> None:
+    if view.stopping is None:
+        view.stopping_at = event["time"]
     view.stopping = view.stopping or event["reason"]
     view.stop_level = max(view.stop_level, event["level"])
 
@@ -281,6 +299,8 @@ def _attempt(view: View, event: Mapping[str, Any]) -> None:
     view.attempt = event["attempt"]
     view.master, view.starting, view.following = None, False, False
     view.stopping, view.stop_level, view.diagnosed, view.failure, view.port_race = None, 0, False, None, False
+    # A new step has new agents.
+    view.reached = view.reached and not event.get("step")
     for rank, node in view.nodes.items():
         begins = int(event.get("log_begins", {}).get(str(rank), 0))
         view.nodes[rank] = NodeView(rank, node.host, node.address, node.nproc, log_begins=begins)
@@ -327,6 +347,7 @@ _FOLDS = {
     "key unavailable": _key_unavailable,
     "broken": _broken,
     "cancel": _cancel,
+    "revoked": _revoked,
     "stopping": _stopping,
     "diagnosis": _diagnosis,
     "attempt": _attempt,
@@ -349,11 +370,11 @@ class Rules:
 
 
 def decide(view: View, rules: Rules, now: float) -> tuple[Step, str]:
-    """The next step; with STOP and KILL the reason (`failure`, `cancel`, `max_run_time`), with GIVE_UP the node's rank."""
+    """The next step; with STOP and KILL the reason (`failure`, `cancel`, `allocation`, `max_run_time`), with GIVE_UP a rank."""
     if view.end is not None:
         return Step.LEAVE, ""
     # What was collected needs no node any more; a coordinator before us may have cleaned them up already.
-    if view.broken is not None or view.collected or (view.cancel and not view.starting):
+    if view.broken is not None or view.collected or (view.ending and not view.starting):
         return Step.FINISH, ""
     if not view.reached:
         return Step.REACH, ""
@@ -406,6 +427,8 @@ def _why_stop(view: View, rules: Rules, now: float) -> str | None:
         return None if finished else view.stopping
     if view.cancel:
         return "cancel"
+    if view.revoked is not None:
+        return "allocation"
     if any(node.failed for node in view.nodes.values()):
         return "failure"
     limit = None if finished else _run_until(view, rules)
@@ -419,7 +442,7 @@ def _run_until(view: View, rules: Rules) -> float | None:
 def _conclude(view: View) -> Step:
     if not view.diagnosed:
         return Step.DIAGNOSE
-    if view.port_race and view.attempt < MAX_PORT_RACES and not view.cancel:
+    if view.port_race and view.attempt < MAX_PORT_RACES and not view.ending:
         return Step.RETRY
     return Step.COLLECT
 
@@ -430,41 +453,3 @@ def next_deadline(view: View, rules: Rules) -> float | None:
     if not view.stopping and not all(node.finished for node in view.nodes.values()):
         times.append(_run_until(view, rules))
     return min((at for at in times if at is not None), default=None)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How a job ends."""
-
-    status: Status
-    reason_code: str
-    reason_message: str
-    exit_code: int
-
-
-def verdict(view: View, max_run_time: float | None = None) -> Verdict:
-    """The end that a finished view adds up to; exit codes as in the command line's contract."""
-    if view.broken is not None:
-        code = int(view.broken.get("exit_code", 69))
-        return Verdict(Status.INITIALIZE_FAILED, str(view.broken["reason_code"]), str(view.broken["message"]), code)
-    if view.stopping == "cancel" or (view.cancel and not (view.starting and view.collected and view.collect_error is None)):
-        return Verdict(Status.TERMINATED, "Cancelled", "stopped by the user", 130)
-    if view.stopping == "max_run_time":
-        text = f"stopped after max_run_time, {max_run_time:g} s" if max_run_time else "stopped after max_run_time"
-        return Verdict(Status.FAILED, "MaxRunTimeExceeded", text, 143)
-    if view.failure is not None:
-        told = view.failure.get("exit_code")
-        code = 69 if told is None else int(told) or 70
-        return Verdict(Status.FAILED, _reason(view, view.failure), str(view.failure["message"]), code)
-    if view.collect_error is not None:
-        return Verdict(Status.FAILED, "CollectFailed", view.collect_error, 69)
-    return Verdict(Status.SUCCEED, "", "", 0)
-
-
-def _reason(view: View, failure: Mapping[str, Any]) -> str:
-    node = view.nodes.get(failure["node"]) if failure.get("node") is not None else None
-    if node is None or failure.get("exit_code") is not None:
-        return "CommandFailed"
-    if node.lost_for_good is not None:
-        return "NodeLost"
-    return {"agent lost": "AgentLost", "rebooted": "NodeRebooted"}.get(str((node.outcome or {}).get("kind")), "CommandFailed")

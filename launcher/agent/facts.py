@@ -31,7 +31,10 @@ def machine(root):
         "free_inodes": space.f_favail,
         "rsync": which("rsync"),
         "addresses": addresses(),
-        "reached_at": os.environ.get("SSH_CONNECTION", "").split()[2:3],
+        # A step's task says where it called from, sshd where it was called.
+        "reached_at": [os.environ["LAUNCHER_REACHED_AT"]]
+        if "LAUNCHER_REACHED_AT" in os.environ
+        else os.environ.get("SSH_CONNECTION", "").split()[2:3],
         "logout": logout_rules(),
     }
 
@@ -114,8 +117,11 @@ def _address(pointer):
 
 
 def lingering() -> bool:
-    """True where a user manager outlives log-outs and can take processes in: systemd-run, linger, and its bus."""
-    return bool(_linger_marked() and which("systemd-run") and _runtime_dir())
+    """True where a user manager outlives log-outs and can take processes in: systemd-run, linger, and its bus.
+
+    Not for a job of Slurm's: no process of it may leave what Slurm holds together.
+    """
+    return bool("SLURM_JOB_ID" not in os.environ and _linger_marked() and which("systemd-run") and _runtime_dir())
 
 
 def _linger_marked():

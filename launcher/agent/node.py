@@ -13,6 +13,10 @@ from launcher.agent.spool import Spool, family
 from launcher.agent.wire import text
 
 
+_STEP_TELLS = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES", "SLURM_STEP_ID", "SLURMD_NODENAME")
+"""what Slurm says to a task about its part of the allocation"""
+
+
 def hello(session, request):
     """Tell everything the plan for this node depends on; with a `nonce`, make the job's directory and leave it there."""
     if request.get("nonce"):
@@ -28,6 +32,7 @@ def hello(session, request):
         "python": python or facts.which("python3", path=path),
         "programs": {name: facts.which(name, path=path) for name in request.get("programs", [])},
         "claimed": _spool(session).claimed(request.get("attempt", 0)),
+        "slurm": {name: value for name, value in os.environ.items() if name in _STEP_TELLS},
     }
 
 
@@ -156,9 +161,12 @@ def follow(session, request):
 
 
 def stop(session, request):
-    """Wish the command stopped: TERM now and KILL after ``grace`` seconds; 0 is KILL now."""
+    """Wish the command stopped: TERM now and KILL after ``grace`` seconds; 0 is KILL now.
+
+    ``told``: Slurm has sent TERM to every process already, and a second one would cut short what the first one began.
+    """
     spool = _spool(session)
-    spool.wish_stop(request["attempt"], request["grace"], request["reason"])
+    spool.wish_stop(request["attempt"], request["grace"], request["reason"], bool(request.get("told")))
     # Somebody may have stopped the agent itself, with all that it had started.
     procs.send([pid for pid in spool.agents(request["attempt"]) if procs.stopped(pid)], signal.SIGCONT)
     return {}

@@ -5,7 +5,7 @@
     ranks/attempt_<n>/...     torchrun's per-rank logs (it makes none_<random>/attempt_<restart>/<local rank>/ below)
     agent-<n>.json            who supervises attempt n: pids and start times of supervisor and warden
     family.json               what was last seen below the supervisor: pids and start times
-    stop-<n>.json             a wish to stop attempt n: {"grace": seconds, "reason": text}; grace 0 is KILL
+    stop-<n>.json             a wish to stop attempt n: {"grace": seconds, "reason": text}, and `told` where others sent TERM; grace 0 is KILL
     agent.log                 what the agent itself had to say when it failed
     reserve                   space for the last events and wishes, given back when the disk is full
 
@@ -97,8 +97,8 @@ class Spool:
         record = self._load("agent-%d.json", attempt)
         return record is not None and record["boot_id"] != procs.boot_id()
 
-    def wish_stop(self, attempt, grace, reason):
-        self._write("stop-%d.json", attempt, {"grace": grace, "reason": reason})
+    def wish_stop(self, attempt, grace, reason, told=False):
+        self._write("stop-%d.json", attempt, {"grace": grace, "reason": reason, **({"told": True} if told else {})})
 
     def stop_wish(self, attempt):
         """The wish to stop this attempt, or None."""

@@ -287,10 +287,10 @@ class Supervisor:
     def obey(self):
         wish = self.spool.stop_wish(self.attempt)
         if wish is not None and (self.grace is None or wish["grace"] < self.grace):
-            self.stop(wish["grace"], wish["reason"])
+            self.stop(wish["grace"], wish["reason"], wish.get("told", False))
 
-    def stop(self, grace, reason):
-        """TERM once to the top processes, or sooner KILL when a shorter grace is asked for later."""
+    def stop(self, grace, reason, told=False):
+        """TERM once to the top processes (unless they were ``told``), or sooner KILL when a shorter grace is asked for later."""
         first = self.grace is None or reason == "leftover"
         self.grace = grace
         deadline = time.monotonic() + grace
@@ -300,7 +300,7 @@ class Supervisor:
             if alive:
                 self.spool.append("stopping", self.attempt, grace=grace, reason=reason)
             top = procs.top_processes(self.pid) if self.status is None else alive
-            procs.send([pid for pid in top if pid in alive], signal.SIGTERM)
+            procs.send([pid for pid in top if pid in alive and not told], signal.SIGTERM)
             # What is held still hears of it only when it runs again.
             procs.send([pid for pid in alive if procs.stopped(pid)], signal.SIGCONT)
 

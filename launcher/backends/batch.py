@@ -20,10 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher import owner
 from launcher.backends import detached
 from launcher.errors import LauncherError, SlurmSilent, SubmitRefused
-from launcher.model import Host, Node, Plan, SlurmOptions, from_json, to_json
-from launcher.slurm.allocation import AllocatedNode, Allocation, allocation
+from launcher.model import Node, Plan, SlurmOptions, from_json, to_json
+from launcher.slurm.allocation import Allocation, allocation
+from launcher.slurm.nodes import hosts
 from launcher.store import Folder, read_json, write_json
 
 if TYPE_CHECKING:
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 WARNING = "B:USR2@90"
 """the signal before the time limit: to the batch step alone, which passes it on"""
-CANCEL_SIGNALS = {1: signal.SIGUSR1, 2: signal.SIGINT}
-"""by which a batch step hears at once that it is to stop, with grace or now: inotify does not cross machines"""
 _HANDED_ON = {
     "SBATCH_ACCOUNT": "account",
     "SBATCH_PARTITION": "partition",
@@ -173,7 +173,7 @@ def dequeue(folder: Folder, number: str) -> None:
 
 def tell(number: str, level: int) -> None:
     """Let the batch step know at once that the job is to stop.  SlurmSilent, with scancel's words, when that does not work."""
-    words = ["scancel", "--batch", f"--signal={CANCEL_SIGNALS[level].name.removeprefix('SIG')}", number]
+    words = ["scancel", "--batch", f"--signal={owner.CANCEL_SIGNALS[level].removeprefix('SIG')}", number]
     with _scancel_told():
         subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
 
@@ -228,16 +228,12 @@ def complete(folder: Folder, given: Allocation) -> None:
     """Write the nodes that Slurm gave the job into its plan, each with the variables that `defaults:` has for it."""
     plan = from_json(Plan, read_json(folder.plan))
     assert plan.template is not None
-    nodes = tuple(Node(rank, _host(plan.template, node)) for rank, node in enumerate(given.nodes[: plan.spec.nodes]))
+    nodes = tuple(Node(rank, host) for rank, host in enumerate(hosts(given, plan.template)[: plan.spec.nodes]))
     environment = read_json(folder.environment)
     if environment is not None:
         each = {str(node.rank): environment["each"] for node in nodes}
         write_json(folder.environment, {**environment, "nodes": each}, mode=0o600)
-    write_json(folder.plan, {"schema_version": 1, **to_json(replace(plan, nodes=nodes))})
-
-
-def _host(template: Host, node: AllocatedNode) -> Host:
-    return replace(template, name=node.name, address=node.name, gpus=node.gpus if template.gpus is None else template.gpus)
+    write_json(folder.plan, {"schema_version": 1, **to_json(replace(plan, nodes=nodes, allocation=given.job_id))})
 
 
 def _coordinate(folder: Folder) -> int:
@@ -260,9 +256,9 @@ def _take_signals_back() -> None:
     """submitit's handlers would checkpoint by pickling, requeue by their own rules, and swallow TERM."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
-    for number in (signal.SIGUSR2, *CANCEL_SIGNALS.values()):
+    for name in ("SIGUSR2", *owner.CANCEL_SIGNALS.values()):
         # Until the coordinator listens; what it has missed stands in the folder.
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def _know_number(folder: Folder) -> None:

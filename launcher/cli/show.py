@@ -43,6 +43,8 @@ class Screen:
         count = len(plan.nodes) or plan.spec.nodes or 0
         source = f" by {plan.inventory}" if plan.inventory else ""
         self.note(f"job {folder.job_id}: {count} node{'s' * (count > 1)}, {plan.backend}{source}; folder {folder.root}")
+        if plan.allocation:
+            self.note(f"it runs in the Slurm allocation {plan.allocation}, and ends with it")
 
     def show(self, item: Mapping[str, Any] | Lines, feed: Feed, quiet: bool = False) -> None:
         """One event or some log lines."""
@@ -216,6 +218,8 @@ def _stopping(event: Mapping[str, Any], view: View) -> str:
     why = {"failure": "a node failed", "cancel": "cancelled", "max_run_time": "max_run_time is over"}.get(
         event["reason"], event["reason"]
     )
+    if event["reason"] == "allocation":
+        why = str((view.revoked or {}).get("message"))
     return f"{why}: {'killing' if event['level'] > 1 else 'stopping'} all nodes" + (
         f" ({event['grace']:g} s grace)" if event["grace"] else ""
     )

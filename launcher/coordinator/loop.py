@@ -7,6 +7,7 @@ knows as much.  Long steps run in a thread; the loop goes on hearing of cancels 
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import queue
@@ -24,9 +25,11 @@ from launcher.coordinator.owner import Owner
 from launcher.coordinator.steps import Steps
 from launcher.errors import LauncherError
 from launcher.model import Plan, from_json
-from launcher.policy import Rules, Step, decide, fold, next_deadline, verdict
+from launcher.owner import CANCEL_SIGNALS
+from launcher.policy import Rules, Step, decide, fold, next_deadline
 from launcher.status import Status
 from launcher.store import Folder, read_json, write_json
+from launcher.verdict import verdict
 
 _DURABLE = {"starting", "attempt", "diagnosis", "collected", "end"}
 """events that must be on the disk before anything follows from them"""
@@ -52,13 +55,20 @@ class Coordinator:
         self._known = {_identity(event) for event in known if event.get("type") == "agent"}
         self.view = fold(known)
         self._saved: Status | None = None
+        self._signalled = 0
+        """how strongly a signal wished for an end"""
         self._steps = Steps(self._plan, folder, self._told.put, lambda: self.view)
 
     def run(self) -> None:
         """Coordinate until the end is written, or until somebody takes over."""
-        signal.signal(signal.SIGTERM, lambda *_: self._told.put({"type": "leave"}))
+        # In Slurm nobody else could go on with the job, and TERM is how it says that the allocation ends.
+        slurm = self._plan.backend == "slurm"
+        on_term: dict[str, Any] = {"type": "revoked", "node": None, "signal": "SIGTERM"} if slurm else {"type": "leave"}
+        signal.signal(signal.SIGTERM, lambda *_: self._told.put(dict(on_term)))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for level, name in CANCEL_SIGNALS.items() if self._plan.batch else ():
+            signal.signal(getattr(signal, name), functools.partial(self._note_wish, level))
         if self.view.created_at is None:
             nodes = [{"rank": node.rank, "host": node.host.name} for node in self._plan.nodes]
             self._record({"type": "created", "nodes": nodes, "time": self._plan.created_at})
@@ -122,7 +132,7 @@ class Coordinator:
                 raise event["error"]
             if not self._take(event):
                 return False
-            if self.view.cancel > (1 if self.view.starting else 0):
+            if self.view.cancel > 1 or (self.view.ending and not self.view.starting):
                 if step is Step.START:
                     continue
                 self._steps.abandon()
@@ -147,6 +157,10 @@ class Coordinator:
             return False
         if kind in ("done", "fault") or kind in _SILENT:
             return True
+        if kind == "revoked":
+            if self.view.revoked is not None:
+                return True
+            event["message"] = f"Slurm ends job {self._plan.allocation}: scancel, or its time limit"
         if kind == "folder gone":
             raise FileNotFoundError(f"the job's folder was removed: {self._folder.root}")
         if kind == "agent" and _identity(event) in self._known:
@@ -216,7 +230,7 @@ class Coordinator:
         watch.add(str(self._folder.root))
         while missed < _FOLDER_MISSED:
             missed = 0 if self._folder.root.exists() else missed + 1
-            wished = self._folder.cancel_level()
+            wished = max(self._folder.cancel_level(), self._signalled)
             if wished > level:
                 level = wished
                 self._told.put({"type": "cancel", "level": level})

@@ -7,17 +7,19 @@ the new step down or make it fail.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.errors import NodeGone, SlurmSilent
-from launcher.slurm import ask
+from launcher.model import Plan
+from launcher.slurm import allocation, ask
 
 IMMEDIATE = 10
 """seconds that srun may wait for resources that another step holds"""
 _KEPT = re.compile(
-    r"SLURM_(CONF|CONF_SERVER|CLUSTER_NAME|JOB_ID|JOBID|JOB_NAME|JOB_USER|JOB_UID|JOB_GID|JOB_ACCOUNT|JOB_QOS|JOB_PARTITION|"
+    r"SLURM_(CONF|CONF_SERVER|JWT|CLUSTER_NAME|JOB_ID|JOBID|JOB_NAME|JOB_USER|JOB_UID|JOB_GID|JOB_ACCOUNT|JOB_QOS|JOB_PARTITION|"
     r"JOB_START_TIME|JOB_END_TIME|JOB_NODELIST|JOB_CPUS_PER_NODE|RESTART_COUNT|ARRAY_\w+|SUBMIT_DIR|SUBMIT_HOST|TOPOLOGY_\w+)\Z"
 )
 """what names the job or tells of it; every other variable of Slurm's is an option or a binding to some command of it"""
@@ -39,10 +41,23 @@ class Order:
     """NodeNames, in the order of ranks"""
     python: str
     """the interpreter of the tasks, on every node"""
+    gpus: int = 0
+    """all that the job holds on these nodes: a task sees as many as the step asks for"""
     overlap: bool = False
     """we are in a step ourselves, whose resources the new one must share"""
     program: str = "srun"
     immediate: int = IMMEDIATE
+
+
+def order_of(plan: Plan, environ: Mapping[str, str]) -> Order:
+    """The step for a plan's nodes; ``environ`` tells whether we are in a step ourselves."""
+    assert plan.allocation is not None
+    hosts = [node.host for node in plan.nodes]
+    first = hosts[0]
+    python = f"{first.venv}/bin/python" if first.venv else first.python or "python3"
+    gpus = sum(host.gpus or 0 for host in hosts)
+    inside = allocation.step(environ) is not None
+    return Order(plan.allocation, tuple(host.name for host in hosts), os.path.expanduser(python), gpus, inside)
 
 
 def words(order: Order, boot: str) -> list[str]:
@@ -60,6 +75,7 @@ def words(order: Order, boot: str) -> list[str]:
         "--kill-on-bad-exit=0",
         "--wait=0",
         f"--immediate={order.immediate}",
+        *([f"--gpus={order.gpus}"] if order.gpus else []),
         *(["--overlap"] if order.overlap else []),
         "--input=all",
         "--output=all",

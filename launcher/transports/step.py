@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launcher.agent import facts, lanes
-from launcher.errors import NodeError, NodeGone
+from launcher.errors import LauncherError, NodeError, NodeGone
 from launcher.model import Host
 from launcher.transports import srun
 from launcher.transports.callers import Caller, listen
@@ -65,12 +65,12 @@ class Step:
         self,
         order: srun.Order,
         heard: Callable[[str, str], None] = lambda node, signal: None,
-        ports: tuple[int, int] | None = None,
+        ports: Callable[[], tuple[int, int] | None] = lambda: None,
         addresses: Sequence[str] | None = None,
         patience: float = PATIENCE,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """``heard(node, signal)`` is told of signals that Slurm sends to the tasks.  ``ports``: the only ones to listen at.
+        """``heard(node, signal)`` is told of signals that Slurm sends to the tasks.  ``ports()``: the only ones to listen at.
 
         ``addresses``: where tasks find us; None: all addresses of this machine; empty: nowhere.
         """
@@ -141,7 +141,6 @@ class Step:
 
     def _start(self) -> None:
         """Start srun and the thread; under the lock.  Raises NodeGone."""
-        self._listener = listen(self._ports)
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         try:
@@ -153,6 +152,8 @@ class Step:
             what = f"{self._order.program} cannot be started: {error.strerror}"
             raise NodeGone(what, where=self._where, next_step="put Slurm's commands on PATH") from None
         assert process.stdin and process.stdout and process.stderr
+        # srun needs longer to reach the nodes than Slurm to say at which ports we may listen.
+        self._listener = self._listen()
         self._streams = {process.stdout.fileno(): self._hear_stdout, process.stderr.fileno(): self._hear_stderr}
         self._box = lanes.Outbox(process.stdin.fileno())
         own = _own_addresses() or ["127.0.0.1"]
@@ -162,6 +163,18 @@ class Step:
         self._send(self._box, _program() + ascii(order).encode() + b"\n")
         self._thread = threading.Thread(target=self._work, name="step", daemon=True)
         self._thread.start()
+
+    def _listen(self) -> socket.socket:
+        """The listening socket; without one srun is ended again."""
+        assert self._process is not None
+        try:
+            return listen(self._ports())
+        except LauncherError as error:
+            self._process.kill()
+            self._process.communicate()
+            if isinstance(error, NodeGone):
+                raise
+            raise NodeGone(error.what, where=self._where, lines=error.lines, next_step=error.next_step) from error
 
     def _work(self) -> None:
         """The thread: until srun has closed its output, and with it all of its words are read."""

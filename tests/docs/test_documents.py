@@ -35,7 +35,7 @@ def test_status_document(jobs: Jobs) -> None:
 
 def test_reason_codes() -> None:
     """json.md has the reason codes that the code gives, and no others."""
-    names = ("policy.py", "api.py", "coordinator/steps.py", "coordinator/loop.py", "backends/standing.py", "backends/batch.py")
+    names = ("verdict.py", "api.py", "coordinator/steps.py", "coordinator/loop.py", "backends/standing.py", "backends/batch.py")
     sources = [ROOT / "launcher" / name for name in names]
     words = {
         node.value

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.policy import MAX_PORT_RACES, STOP_MARGIN, Rules, Step, decide, fold, next_deadline, verdict
+from launcher.policy import MAX_PORT_RACES, STOP_MARGIN, Rules, Step, decide, fold, next_deadline
 from launcher.status import Status
+from launcher.verdict import verdict
 from tests.unit.stories import (
     ADOPTED,
     BADLY,

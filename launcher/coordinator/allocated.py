@@ -1,0 +1,64 @@
+"""What a job inside of a Slurm allocation heeds: its share of each node, and the time that Slurm leaves it at the end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.errors import NodeUnusable, SlurmSilent
+from launcher.model import Host, Plan
+from launcher.slurm import ask, gpus
+
+_LAST_SECONDS = 4.0
+"""of KillWait, kept for the outputs"""
+
+
+def complaint(host: Host, facts: Mapping[str, Any]) -> NodeUnusable | None:
+    """Why the task on a node cannot use all that the job holds there; None when it can.
+
+    Training with fewer GPUs or CPUs than were paid for goes on for days before anybody notices.
+    """
+    trouble = _less(host, facts)
+    if trouble is None:
+        return None
+    step = "start it outside of a step (in salloc's shell, or as a line of the batch script)"
+    if not facts["slurm"].get("SLURM_STEP_ID"):
+        step = "look at `scontrol show job -d`"
+    return NodeUnusable(trouble, where=host.name, next_step=step)
+
+
+def _less(host: Host, facts: Mapping[str, Any]) -> str | None:
+    if host.cpus is not None and int(facts["cpus"]) < host.cpus:
+        return f"our task there may use {facts['cpus']} CPUs, but the job holds {host.cpus}"
+    try:
+        seen = gpus.on_node(facts["slurm"]) or 0
+    except ValueError as error:
+        return str(error)
+    if host.gpus is not None and seen < host.gpus:
+        return f"our task there sees {seen} GPUs, but the job holds {host.gpus}"
+    return None
+
+
+def last_grace(plan: Plan) -> float:
+    """Seconds between TERM and KILL once Slurm ends the allocation: Slurm's own KILL comes KillWait after its TERM."""
+    try:
+        return min(plan.spec.grace, max(1.0, _kill_wait() - _LAST_SECONDS))
+    except SlurmSilent:
+        return plan.spec.grace
+
+
+@functools.cache
+def _kill_wait() -> int:
+    return ask.kill_wait()
+
+
+def grace_note(plan: Plan) -> str | None:
+    """The sentence about a grace that Slurm will not grant; None for one that fits."""
+    left = last_grace(plan)
+    if left >= plan.spec.grace:
+        return None
+    return (
+        f"when Slurm ends the allocation it kills everything {_kill_wait()} s after TERM (KillWait): "
+        f"the grace will be {left:g} s then, not {plan.spec.grace:g} s"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -131,6 +132,23 @@ def test_a_killed_coordinator_is_replaced(desk: Desk, when: str) -> None:
     expected = b"".join(b"line %d\n" % i for i in range(1, 61))
     assert desk.log(0) == desk.log(1) == expected
     assert {path.name for path in (desk.folder() / "output" / "model").iterdir()} == {"0", "1"}
+
+
+def test_a_coordinator_killed_while_it_collects_is_replaced(desk: Desk) -> None:
+    """The next one goes on with what has arrived; the outputs are whole, and checked."""
+    command = "head -c 40000000 /dev/urandom > $PAI_OUTPUT_MODEL/$RANK; sha256sum $PAI_OUTPUT_MODEL/$RANK"
+    process = desk.start("--nodes", "2", "--command", command)
+    desk.happened("collecting")
+    incoming = desk.folder() / "output" / ".incoming" / "parts"
+    eventually(lambda: incoming.is_dir() and any(part.stat().st_size for part in incoming.iterdir()), "bytes that came")
+    os.kill(desk.coordinator(), signal.SIGKILL)
+    process.kill()
+    process.wait()
+    done = desk.run("wait", "latest")
+    for node in (0, 1):
+        told = desk.log(node).split()[0].decode()
+        assert hashlib.sha256((desk.folder() / "output" / "model" / str(node)).read_bytes()).hexdigest() == told
+    assert desk.json("model-data", "latest")["complete"] and done.returncode == 0
 
 
 def test_cancel_of_a_job_without_coordinator_stops_it(desk: Desk) -> None:

@@ -245,25 +245,24 @@ def coordinator_state(folder: Folder, seen: View | None = None) -> str:
     return str(record.get("trouble") or "alive")
 
 
-def ensure_coordinator(folder: Folder) -> bool:
-    """Start a coordinator where none lives, or where the one that lives cannot log in; True when one was started.
+def ensure_coordinator(folder: Folder) -> str | None:
+    """Start a coordinator where none lives, or where the one that lives cannot log in; a sentence when there is news.
 
     For a job in Slurm's queue none is ever started here: Slurm does that, and is asked whether it still will.
     """
     if folder.slurm.exists():
         from launcher.backends import queue
 
-        queue.attend(folder)
-        return False
+        return queue.attend(folder)
     from launcher.backends import detached
 
     state = coordinator_state(folder)
     if state in ("ended", "alive", "starting"):
-        return False
+        return None
     if state == "key unavailable" and not _retire(folder):
-        return False
+        return None
     detached.start(folder)
-    return True
+    return "the job's coordinator was gone; a new one goes on"
 
 
 def _retire(folder: Folder) -> bool:

@@ -40,12 +40,16 @@ def look(folder: Folder) -> tuple[View, Standing]:
     return seen, standing(seen, answer, _evidence(folder))
 
 
-def attend(folder: Folder) -> None:
+def attend(folder: Folder) -> str | None:
     """What whoever waits for a job does now and then: ask Slurm, unless the batch step shows that it lives or somebody just
-    asked; and write the end, or carry out a wish to cancel, where the batch step cannot."""
+    asked; and write the end, or carry out a wish to cancel, where the batch step cannot.
+
+    Returns a sentence about a job that waits for Slurm, or of which Slurm says nothing.
+    """
     if owner.is_alive(read_json(folder.owner)) or not _due(folder) or fold(folder.read_events()).end is not None:
-        return
-    _act(folder)
+        return None
+    found = _act(folder)
+    return found.reason_message if found.coordinator in ("queued", "unknown") else None
 
 
 def cancel(folder: Folder, level: int) -> None:
@@ -65,31 +69,36 @@ def cancel(folder: Folder, level: int) -> None:
         raise SlurmSilent("Slurm does not answer; the wish is written down", lines=report.words, next_step=step)
 
 
-def _act(folder: Folder) -> None:
+def _act(folder: Folder) -> Standing:
     number, answer = batch.number_of(folder), _answer(folder)
-    if number is not None and folder.cancel_level() and isinstance(answer, ask.Report) and not answer.state.ended:
-        if _runs(answer):
-            return
+    waits = isinstance(answer, ask.Report) and not answer.state.ended and not _runs(answer)
+    if number is not None and waits and folder.cancel_level():
         batch.dequeue(folder, number)
-        deadline = time.monotonic() + _CANCEL_SECONDS
-        while isinstance(answer, ask.Report) and not answer.state.ended and time.monotonic() < deadline:
-            # Nobody tells of it.
-            time.sleep(0.1)
-            answer = _answer(folder)
-    _conclude(folder, answer)
+        answer = _once_ended(folder)
+    return _conclude(folder, answer)
+
+
+def _once_ended(folder: Folder) -> Answer | None:
+    deadline = time.monotonic() + _CANCEL_SECONDS
+    while True:
+        answer = _answer(folder)
+        if not isinstance(answer, ask.Report) or answer.state.ended or time.monotonic() > deadline:
+            return answer
+        # Nobody tells of it.
+        time.sleep(0.1)
 
 
 def _runs(report: ask.Report) -> bool:
     return report.state.reason_code in ("Running", "Completing")
 
 
-def _conclude(folder: Folder, answer: Answer | None) -> None:
-    """Write the end that nobody else can write any more."""
+def _conclude(folder: Folder, answer: Answer | None) -> Standing:
+    """Where the job stands; the end is written if nobody else can write it any more."""
     with _alone(folder) as alone:
         seen = fold(folder.read_events())
         found = standing(seen, answer, _evidence(folder))
-        if not alone or seen.end is not None or not found.over:
-            return
+        if not alone or not found.over:
+            return found
         end: dict[str, Any] = {
             "type": "end",
             "status": found.status.value,
@@ -100,6 +109,7 @@ def _conclude(folder: Folder, answer: Answer | None) -> None:
         }
         folder.environment.unlink(missing_ok=True)
         folder.append({"n": seen.count, "time": time.time(), **end}, durable=True)
+        return found
 
 
 @contextmanager

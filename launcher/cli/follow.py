@@ -47,6 +47,26 @@ class Interrupts:
         self.count += 1
 
 
+class Attention:
+    """Whoever watches a job sees to it now and then that somebody coordinates it."""
+
+    def __init__(self, folder: Folder, at_once: bool = True) -> None:
+        self._folder = folder
+        self._looked = time.monotonic() - (_LOOK_SECONDS if at_once else 0)
+        self._news: str | None = None
+
+    def pay(self) -> str | None:
+        """Look if it is time to; a sentence that was not said before."""
+        if time.monotonic() - self._looked < _LOOK_SECONDS:
+            return None
+        self._looked = time.monotonic()
+        told = api.ensure_coordinator(self._folder)
+        if told is None or told == self._news:
+            return None
+        self._news = told
+        return told
+
+
 def follow(
     folder: Folder,
     screen: Screen,
@@ -60,7 +80,7 @@ def follow(
     ``interrupts`` None: signals are the caller's, and only leave.  ``feed``: one that has read what need not be shown.
     """
     feed = feed or Feed(folder)
-    looked, heard = time.monotonic(), 0
+    attention, heard = Attention(folder, at_once=False), 0
     while True:
         for item in feed.read():
             screen.show(item, feed, quiet)
@@ -73,10 +93,9 @@ def follow(
                 return screen.leave(folder, feed.view)
             screen.stopping(heard)
             api.cancel(folder, heard)
-        if time.monotonic() - looked >= _LOOK_SECONDS:
-            looked = time.monotonic()
-            if api.ensure_coordinator(folder):
-                screen.note("the job's coordinator was gone; a new one goes on")
+        news = attention.pay()
+        if news:
+            screen.note(news)
         feed.wait()
     screen.finish(folder, feed.view)
     return int(feed.view.end["exit_code"]) if feed.view.end else 0
@@ -93,18 +112,14 @@ def until_end(folder: Folder, timeout: float | None = None) -> Feed | None:
     """Wait for a job's end, whoever coordinates it; what was read of it, or None after ``timeout`` seconds."""
     leave_quietly()
     feed = Feed(folder)
-    began = time.monotonic()
-    looked = began - _LOOK_SECONDS
+    attention, began = Attention(folder), time.monotonic()
     while True:
         feed.read_events()
         if feed.ended:
             return feed
-        now = time.monotonic()
-        if timeout is not None and now - began >= timeout:
+        if timeout is not None and time.monotonic() - began >= timeout:
             return None
-        if now - looked >= _LOOK_SECONDS:
-            looked = now
-            api.ensure_coordinator(folder)
+        attention.pay()
         feed.wait()
 
 

@@ -10,7 +10,7 @@ import click
 
 from launcher import api
 from launcher.cli import options
-from launcher.cli.follow import exit_as_the_job, follow, leave_quietly, until_end
+from launcher.cli.follow import Attention, exit_as_the_job, follow, leave_quietly, until_end
 from launcher.cli.show import Screen, sentence_of, when
 from launcher.errors import UsageError
 from launcher.feed import Feed, Lines
@@ -77,15 +77,17 @@ def logs_command(
     folder = api.find(job)
     wanted = _Filter(node, rank, grep, stderr)
     feed, screen = Feed(folder, tail), Screen()
+    attention = Attention(folder)
     if following:
         leave_quietly()
-        api.ensure_coordinator(folder)
+        attention.pay()
     while True:
         for item in feed.read(to_the_end=not following):
             if isinstance(item, Lines):
                 _print(wanted.apply(item), screen, output)
         if feed.ended or not following:
             break
+        attention.pay()
         feed.wait()
     wanted.complain(folder, feed)
 
@@ -162,15 +164,17 @@ def events_command(job: str, following: bool, output: str) -> None:
     """Show what happened to a job; with -o json one JSON object a line."""
     folder = api.find(job)
     feed = Feed(folder)
+    attention = Attention(folder)
     if following:
         leave_quietly()
-        api.ensure_coordinator(folder)
+        attention.pay()
     while True:
         for event in feed.read_events():
             _print_event(event, feed, output)
         if feed.ended or not following:
             return
         sys.stdout.flush()
+        attention.pay()
         feed.wait()
 
 

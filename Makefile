@@ -6,16 +6,16 @@ PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-chec
 	--config-settings editable_mode=compat
 export PYTHON
 
-.PHONY: help demo test lint bench cluster cluster-down clean
+.PHONY: help demo test lint bench cluster slurm cluster-down clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo          train on two simulated nodes of this machine"
-	@echo "make test          lint, types and all tests, with the fake cluster (root on Debian; else that part is left out)"
+	@echo "make test          lint, types and all tests, with the fake clusters (root on Debian; else that part is left out)"
 	@echo "make lint          ruff, mypy, vermin"
-	@echo "make cluster       start the fake cluster for use by hand; make cluster-down removes it"
+	@echo "make cluster       start the fake cluster for use by hand; make slurm starts a fake Slurm; make cluster-down removes both"
 	@echo "make bench         the benchmarks against pdsh, clush, ssh, rsync"
-	@echo "make clean         remove the fake cluster, .venv and caches"
+	@echo "make clean         remove the fake clusters, .venv and caches"
 
 demo: .venv/with-torch
 	.venv/bin/python -m launcher submit --backend local --nodes 2 --nproc-per-node 2 --source-dir train_src \
@@ -36,11 +36,16 @@ cluster: .venv/with-torch
 	@scripts/packages test
 	@.venv/bin/python tests/cluster/cluster up
 
+slurm: .venv/with-torch
+	@scripts/packages test
+	@.venv/bin/python tests/cluster/cluster slurm
+
 cluster-down:
+	@$(PYTHON) tests/cluster/cluster slurm-down
 	@$(PYTHON) tests/cluster/cluster down
 
 clean:
-	@if [ -e .cluster/cluster.json ]; then $(PYTHON) tests/cluster/cluster down; fi
+	@if [ -e .cluster ]; then $(MAKE) --no-print-directory cluster-down; fi
 	rm -rf .venv .cluster .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.cluster import engine, processes
 from tests.cluster.engine import ClusterError
+from tests.cluster.place import interpreter_mounts
 from tests.cluster.processes import Process
 from tests.cluster.slurm import services
 from tests.cluster.slurm.layout import CONTROLLER, Layout, slurm_conf
@@ -36,6 +37,8 @@ class SlurmCluster:
         """on the file system that all machines and this one see, writable for everybody"""
         self.python: str = str(Path(sys.prefix) / "bin" / "python")
         """the interpreter that runs the tests, at the same path on every machine"""
+        self._whole = False
+        """True while this handle has broken nothing since it mended everything"""
 
     def run(
         self,
@@ -82,6 +85,7 @@ class SlurmCluster:
 
     def drain(self, node: str) -> None:
         """Let what runs on a node go on, and start nothing more there."""
+        self._whole = False
         self._root("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
 
     def resume(self, node: str) -> None:
@@ -90,14 +94,17 @@ class SlurmCluster:
 
     def kill(self, where: str) -> None:
         """As if the machine lost power."""
+        self._whole = False
         engine.docker("kill", self._container(where))
 
     def restart(self, where: str) -> None:
-        """Start a killed machine; ``wait_idle`` waits for its node."""
+        """Start a killed machine and wait until its daemons run; ``wait_idle`` waits for what Slurm says of its node."""
         engine.docker("start", self._container(where))
+        services.wait_started(self._running, [self._machine(where)])
 
     def pause(self, where: str) -> None:
         """Freeze every process of a machine; its peers hear nothing more."""
+        self._whole = False
         engine.docker("pause", self._container(where))
 
     def unpause(self, where: str) -> None:
@@ -106,6 +113,7 @@ class SlurmCluster:
 
     def stop_daemon(self, where: str, daemon: str = "slurmctld") -> None:
         """End a daemon (slurmctld, slurmdbd, slurmd and so on); what else runs on the machine lives on."""
+        self._whole = False
         self.run(where, ["/opt/daemon", "stop", daemon], user="root", cwd="/")
 
     def start_daemon(self, where: str, daemon: str = "slurmctld") -> None:
@@ -114,10 +122,10 @@ class SlurmCluster:
 
     def configure(self, **changes: str) -> None:
         """Replace lines of slurm.conf and start slurmctld anew with them; ``mend`` takes them back."""
+        self._whole = False
         self._write_conf(changes)
-        self.stop_daemon(self.login)
-        self.start_daemon(self.login)
-        self._root("scontrol", "reconfigure")
+        self._restart_controller()
+        self.wait_idle()
 
     def wait_idle(self, seconds: float = services.READY_SECONDS) -> None:
         """Wait until slurmctld answers and every node is idle; ClusterError shows the logs of those that are not."""
@@ -135,14 +143,30 @@ class SlurmCluster:
                 self.unpause(machine)
             elif state == "exited":
                 self.restart(machine)
-        if self._write_conf({}):
-            self.stop_daemon(self.login)
         for machine in self.layout.machines:
             self.run(machine, f"/opt/daemon start {self.layout.daemons(machine)}", user="root", cwd="/")
+        if self._write_conf({}):
+            self._restart_controller()
         self.cancel_all()
-        for node in self._root("sinfo", "--noheader", "--Node", "--format=%N", "--states=drain,down,fail").stdout.split():
+        services.wait_answering(self._running)
+        broken = self._root("sinfo", "--noheader", "--Node", "--format=%N", "--states=drain,down,fail").stdout.split()
+        for node in dict.fromkeys(broken):  # a node is shown once for each of its partitions
             self.resume(node)
         self.wait_idle()
+        self._whole = True
+
+    def settle(self) -> dict[str, list[Process]]:
+        """Leave the cluster as a test wants to find it: no jobs, idle nodes, an empty shared directory, no process of a job.
+
+        Returns the processes that outlived their jobs, which have been killed now.
+        """
+        if not self._whole or self._jobs():
+            self.mend()
+        left = self.wait_clean()
+        for machine, found in left.items():
+            self.run(machine, ["kill", "-KILL", *(str(p.pid) for p in found)], user="root", cwd="/", check=False)
+        self.run(self.login, ["find", str(self.shared), "-mindepth", "1", "-delete"], user="root", cwd="/")
+        return left
 
     def processes(self, where: str) -> list[Process]:
         """All processes of a machine, apart from this look itself."""
@@ -174,6 +198,15 @@ class SlurmCluster:
     def _root(self, *argv: str) -> subprocess.CompletedProcess[str]:
         return self.run(self.login, argv, user="root", cwd="/")
 
+    def _jobs(self) -> bool:
+        """True when Slurm knows a job that has not ended, the ending ones included."""
+        return bool(self._root("squeue", "--noheader", "--format=%i").stdout.strip())
+
+    def _restart_controller(self) -> None:
+        self.stop_daemon(self.login)
+        self.start_daemon(self.login)
+        self._root("scontrol", "reconfigure")
+
     def _write_conf(self, changes: dict[str, str]) -> bool:
         """True when that changed the file."""
         path, text = self._running.etc / "slurm.conf", slurm_conf(self.layout, changes)
@@ -186,3 +219,8 @@ class SlurmCluster:
 def start(layout: Layout) -> SlurmCluster:
     """The cluster of a layout, started where it does not run yet."""
     return SlurmCluster(services.ensure(layout))
+
+
+def why_not() -> str | None:
+    """None when a fake Slurm cluster runs or can be started here, else the reason in one sentence."""
+    return engine.why_no_engine() or interpreter_mounts()[1]

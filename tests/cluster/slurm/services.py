@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,7 @@ def up(layout: Layout) -> Running:
         if _recorded_fingerprint(layout.name) != running.fingerprint or not _all_running(layout):
             _remove(layout.name)
             _start(running, engine.ensure_slurm_image())
+            wait_started(running, layout.machines)
             wait_idle(running)
             record = {"fingerprint": running.fingerprint, "prefix": running.prefix, "nodes": len(layout.nodes)}
             (state(layout.name) / "cluster.json").write_text(json.dumps(record))
@@ -84,7 +85,7 @@ def up(layout: Layout) -> Running:
 
 def ensure(layout: Layout) -> Running:
     """The cluster of a layout as it is when all of it runs, whatever it was started from; else ``up``."""
-    if engine.have_engine() and (state(layout.name) / "cluster.json").exists() and _all_running(layout):
+    if engine.have_engine() and is_up(layout.name):
         return recorded(layout.name)
     return up(layout)
 
@@ -99,9 +100,14 @@ def recorded(name: str) -> Running:
     return Running(layout, kept["fingerprint"], kept["prefix"])
 
 
-def down() -> bool:
-    """Remove all Slurm clusters of this checkout and what they shared; True when our idle dockerd was stopped as well."""
-    for name in (PLAIN.name, ACCOUNTING.name, many(1).name):
+def is_up(name: str) -> bool:
+    """True when all machines of the cluster that ``up`` made of a layout run."""
+    return (state(name) / "cluster.json").exists() and _all_running(recorded(name).layout)
+
+
+def down(names: Sequence[str]) -> bool:
+    """Remove clusters by the names of their layouts, and what they shared; True when our idle dockerd was stopped as well."""
+    for name in names:
         if state(name).exists():
             with locked(state(name) / "lock"):
                 if engine.have_engine():
@@ -118,18 +124,45 @@ def states(name: str) -> dict[str, str]:
     return {container.removeprefix(prefix): state for container, state in map(str.split, lines)}
 
 
+def wait_started(running: Running, machines: Sequence[str]) -> None:
+    """Wait until the daemons of some machines run; ClusterError shows the log of the one that does not."""
+    deadline = time.monotonic() + READY_SECONDS
+    for machine in machines:
+        while _tried(docker, "exec", running.container(machine), "ls", "/run/started").strip() != "/run/started":
+            if states(running.layout.name).get(machine) != "running" or time.monotonic() > deadline:
+                raise ClusterError(f"{machine} of Slurm cluster {running.layout.name}: {_container_log(running, machine)}")
+            time.sleep(0.1)
+
+
 def wait_idle(running: Running, seconds: float = READY_SECONDS) -> None:
     """Wait until slurmctld answers and every node is idle; ClusterError shows the logs of those that are not."""
-    layout = running.layout
-    wanted = {node.name for node in layout.nodes}
+    _wait_nodes(running, "idle", lambda word: word == "idle", seconds)
+
+
+def wait_answering(running: Running, seconds: float = READY_SECONDS) -> None:
+    """Wait until slurmctld has heard of every node, drained or not; ClusterError as above."""
+    _wait_nodes(running, "answering", lambda word: not word.startswith("unk") and not word.endswith("*"), seconds)
+
+
+def _wait_nodes(running: Running, wish: str, fulfilled: Callable[[str], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while (others := wanted - _idle(running)) and time.monotonic() < deadline:
-        exited = [machine for machine, word in states(layout.name).items() if word == "exited"]
+    wanted = {node.name for node in running.layout.nodes}
+    while others := sorted(wanted - {name for name, word in _node_words(running).items() if fulfilled(word)}):
+        exited = [machine for machine, word in states(running.layout.name).items() if word == "exited"]
         if exited:
             raise ClusterError("\n".join(f"{m} exited:\n{_container_log(running, m)}" for m in exited))
+        if time.monotonic() > deadline:
+            raise ClusterError(_complaint(running, others, f"not {wish} after {seconds:.0f} s"))
         time.sleep(0.1)
-    if others:
-        raise ClusterError(_not_idle(running, sorted(others), seconds))
+
+
+def _node_words(running: Running) -> dict[str, str]:
+    """NodeName -> sinfo's short word for its state; empty while slurmctld does not answer."""
+    try:
+        lines = docker("exec", running.container(CONTROLLER), "sinfo", "--noheader", "--Node", "--format=%N %t").splitlines()
+    except ClusterError:
+        return {}
+    return dict(line.split() for line in lines)
 
 
 def _described(layout: Layout, image: str) -> Running:
@@ -151,7 +184,7 @@ def _read_only() -> list[str]:
 
 def _mounts(name: str) -> list[str]:
     shared = state(name) / "shared"
-    return [*(f"{path}:{path}:ro" for path in _read_only()), f"{shared}:{shared}", f"{state(name) / 'etc'}:/run/slurm-etc:ro"]
+    return [*(f"{path}:{path}:ro" for path in _read_only()), f"{shared}:{shared}", f"{state(name) / 'etc'}:/opt/slurm-etc:ro"]
 
 
 def _recorded_fingerprint(name: str) -> str | None:
@@ -181,7 +214,7 @@ def _start(running: Running, image: str) -> None:
         docker(
             *("run", "--detach", "--name", running.container(machine), "--hostname", machine),
             *("--network", network, "--ip", running.address(machine), "--network-alias", machine),
-            *("--cap-add", "NET_ADMIN", "--cap-add", "SYS_PTRACE", "--cap-add", "SYS_NICE"),
+            *("--tmpfs", "/run", "--cap-add", "NET_ADMIN", "--cap-add", "SYS_PTRACE", "--cap-add", "SYS_NICE"),
             *(word for mount in _mounts(layout.name) for word in ("--volume", mount)),
             *("--env", f"CLUSTER_DAEMONS={layout.daemons(machine)}", "--env", f"CLUSTER_GPUS={gpus}"),
             image,
@@ -191,20 +224,11 @@ def _start(running: Running, image: str) -> None:
         list(pool.map(start, layout.machines))
 
 
-def _idle(running: Running) -> set[str]:
-    argv = ("sinfo", "--noheader", "--Node", "--format=%N %t")
-    try:
-        lines = docker("exec", running.container(CONTROLLER), *argv).splitlines()
-    except ClusterError:
-        return set()
-    return {name for name, word in map(str.split, lines) if word == "idle"}
-
-
-def _not_idle(running: Running, names: list[str], seconds: float) -> str:
+def _complaint(running: Running, names: list[str], what: str) -> str:
     """A report: what Slurm says of the nodes, and the ends of the logs of slurmctld and of their machines."""
     argv = ("exec", running.container(CONTROLLER), "sinfo", "--Node", "--format=%N %T %E")
     machines = dict.fromkeys([CONTROLLER, *(running.layout.node(name).machine for name in names)])
-    parts = [f"{', '.join(names)} of Slurm cluster {running.layout.name}: not idle after {seconds:.0f} s", _tried(docker, *argv)]
+    parts = [f"{', '.join(names)} of Slurm cluster {running.layout.name}: {what}", _tried(docker, *argv)]
     for machine in machines:
         log = _tried(docker, "exec", running.container(machine), "sh", "-c", "tail -n 10 /var/log/slurm/*.log")
         parts.append(f"{machine}:\n{_container_log(running, machine)}{log}")

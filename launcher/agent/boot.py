@@ -27,20 +27,53 @@ def boot():
     import os
 
     base = os.path.join(os.path.abspath(os.path.expanduser(order["workdir"])), "node", "agents", order["agent"])
-    compiled, plain = "%s.%s.pyz" % (base, sys.implementation.cache_tag), base + ".pyz"
-    path = next((p for p in (compiled, plain) if os.path.exists(p)), None)
-    writer.write(b"+" if path else b"-")
+    order["archive"], compiled = base + ".pyz", "%s.%s" % (base, sys.implementation.cache_tag)
+    here = os.path.exists(order["archive"])
+    writer.write(b"+" if here else b"-")
     writer.flush()
-    if path is None:
-        receive(reader, plain)
-    sys.path.insert(0, path or plain)
-    if path != compiled:
+    if not here:
+        receive(reader, order["archive"])
+    if not (here and take_compiled(compiled)):
+        sys.path.insert(0, order["archive"])
         from launcher.agent.install import compile_into
 
-        compile_into(plain, compiled)
+        compile_into(order["archive"], compiled)
     from launcher.agent.session import main
 
     main(order, reader)
+
+
+class Compiled:
+    """Imports modules from a table of their marshalled code: without looking for files, which takes a third of a start."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.table:
+            return None
+        package = name in ("launcher", "launcher.agent")
+        return sys.modules["_frozen_importlib"].ModuleSpec(name, self, is_package=package)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        import marshal
+
+        exec(marshal.loads(self.table[module.__name__]), module.__dict__)  # noqa: S102 - what `install` compiled here
+
+
+def take_compiled(path):
+    import marshal
+
+    try:
+        with open(path, "rb") as file:
+            table = marshal.load(file)
+        sys.meta_path.insert(0, Compiled(dict(table)))
+    except (OSError, EOFError, ValueError, TypeError):
+        return False
+    return True
 
 
 def become(words):

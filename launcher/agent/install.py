@@ -1,32 +1,29 @@
-"""Gives the agent's archive this Python's byte code, so that later starts compile nothing.
+"""Makes a table of the agent's byte code for this Python, so that later starts neither compile nor look for files.
 
 Runs on the nodes: standard library only, Python 3.8.
 """
 
-import importlib.util
 import marshal
 import os
-import struct
 import zipfile
 
 
 def compile_into(plain, compiled):
-    """Write ``compiled``: the archive ``plain`` with a .pyc beside each .py.  A full or read-only disk is no error."""
+    """Write ``compiled``: {module: its marshalled code} of the archive ``plain``.  A full or read-only disk is no error."""
     part = "%s.%d.part" % (compiled, os.getpid())
     try:
-        with zipfile.ZipFile(plain) as source, zipfile.ZipFile(part, "w") as target:
-            for name in source.namelist():
-                text = source.read(name)
-                target.writestr(name, text)
-                if name.endswith(".py"):
-                    target.writestr(name + "c", _byte_code(text, name))
+        with zipfile.ZipFile(plain) as source, open(part, "wb") as target:
+            marshal.dump({_module(name): _byte_code(source.read(name), name) for name in source.namelist()}, target)
         os.replace(part, compiled)
     except OSError:
         if os.path.exists(part):
             os.unlink(part)
 
 
+def _module(name):
+    words = name[: -len(".py")].split("/")
+    return ".".join(words[:-1] if words[-1] == "__init__" else words)
+
+
 def _byte_code(text, name):
-    # PEP 552: magic, flags 1 (hash-based, not checked against the source), eight bytes of hash, the code.
-    code = compile(text, name, "exec", dont_inherit=True)
-    return importlib.util.MAGIC_NUMBER + struct.pack("<I8x", 1) + marshal.dumps(code)
+    return marshal.dumps(compile(text, name, "exec", dont_inherit=True))

@@ -1,6 +1,6 @@
 """Where things lie on a node.  Nothing here is read by the near side except through an agent.
 
-    <workdir>/node/agents/<hash>.pyz
+    <workdir>/node/agents/<hash>.pyz and <hash>.<python>
     <workdir>/node/mirrors/<project>/tree/  manifest.json  lock
     <workdir>/node/jobs/<job id>/code/ output/<channel>/ input/config/        one per file system
     <workdir>/node/jobs/<job id>/rank-<r>/spool/                              one per node

@@ -38,7 +38,7 @@ class Session:
         self.layout = Layout(order["workdir"])
         self.job = order["job"]
         self.rank = order["rank"]
-        self.agent_path = sys.path[0]
+        self.agent_path = order["archive"]
         self.follower = None
         self.held = {}
         """what operations hold between requests, by name; it goes when the session ends"""

@@ -16,7 +16,7 @@ from launcher.errors import SlurmSilent
 from launcher.slurm import hostlist
 from launcher.slurm.states import JobState, state
 
-PATIENCE = 15.0
+PATIENCE = 10.0
 """seconds for one command; Slurm's own tools try again for longer while slurmctld is away"""
 CLOCKS = 60.0
 """seconds by which slurmctld's clock may differ from ours before a job of this number counts as another one"""
@@ -61,14 +61,16 @@ class NoAnswer:
 def job_state(job_id: str, submitted_at: float | None, *, name: str | None = None) -> Report | NoSuchJob | NoAnswer:
     """What is known of the job ``job_id`` that was submitted at ``submitted_at`` (seconds since the epoch).
 
-    squeue is asked first; scontrol then for the exit code of a job that has ended; sacct when squeue knows no such job or
-    does not answer.  Of the accounting only an end counts: what still runs there while slurmctld does not say so is old.
+    squeue is asked first, then scontrol for the exit code of a job that has ended; sacct when squeue knows no such job or
+    does not answer; scontrol for the restarts of a job that seems to be another one.  Of the accounting only an end counts: what still runs there while slurmctld does not say so is old.
     Slurm counts its numbers anew when its state is lost, so a job that was submitted at another time, or is not called
     ``name`` where that is given, is another one.
     """
     words: list[str] = []
-    answered = False
+    answered = answered_otherwise = False
     for source in (_from_squeue, _from_sacct, _from_scontrol):
+        if source is _from_scontrol and not answered_otherwise:
+            break  # it asks the slurmctld that squeue has asked
         try:
             found = source(job_id)
         except SlurmSilent as error:
@@ -80,6 +82,7 @@ def job_state(job_id: str, submitted_at: float | None, *, name: str | None = Non
             return _with_exit_code(job_id, mine[-1])
         if mine and (mine[-1].state.ended or source is _from_scontrol):
             return mine[-1]
+        answered_otherwise = answered_otherwise or source is _from_squeue
         answered = answered or (bool(found) and source is not _from_sacct)
         words += [_other(job_id, one) if one.report not in mine else f"{one.report.source}: {one.report.word}" for one in found]
     return (NoSuchJob if answered else NoAnswer)(tuple(words))

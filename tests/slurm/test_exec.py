@@ -270,3 +270,10 @@ def test_reserved_ports_that_cannot_be_read_are_an_error(text: str) -> None:
     """Not a port of our own."""
     with pytest.raises(UsageError, match="SLURM_STEP_RESV_PORTS"):
         rendezvous.port({**environment(), "SLURM_STEP_RESV_PORTS": text})
+
+
+def test_a_node_0_without_an_address_is_an_error_with_all_words(step: Step) -> None:
+    """Slurm's and the resolver's; nobody waits for a name that leads nowhere."""
+    nowhere = environment(1, 2, SLURM_STEP_NODELIST="no-such-host.invalid,n1", SLURMD_NODENAME="n1")
+    said = step.run({**nowhere, "PATH": "/usr/bin:/bin"}, "true", status=69)
+    assert "no-such-host.invalid: its address cannot be found" in said and "no scontrol on PATH" in said

@@ -52,6 +52,7 @@ def _await_job() -> Folder | None:
 
 
 def _load_ssh() -> None:
+    import launcher.transports.lean_fabric
     import launcher.transports.ssh  # noqa: F401 - whoever needs it finds it loaded, or waits for it
 
 

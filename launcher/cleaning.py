@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def look(folders: Iterable[Folder], named: bool) -> Findings:
         ended[folder.job_id] = view
         if folder.code.is_dir():
             found.here.append(folder.code)
-        for machine in _machines(from_json(Plan, plan), view):
+        for machine in _machines(from_json(Plan, plan), view, found.kept):
             host = machine.host
             machines[machine.backend, host.address, host.user, host.port, host.workdir, machine.options.config] = machine
     _look_there(list(machines.values()), ended, found)
@@ -87,9 +87,18 @@ def _uncollected(view: View) -> str:
     return f"its {', '.join(channels)}, of which not everything was collected," if channels else ""
 
 
-def _machines(plan: Plan, view: View) -> list[Machine]:
-    """Where the job has ever been."""
-    return [Machine(plan.backend, node.host, plan.ssh) for node in plan.nodes if view.nodes[node.rank].address is not None]
+def _machines(plan: Plan, view: View, kept: list[str]) -> list[Machine]:
+    """Where the job has ever been, as far as it can be reached; what cannot becomes a sentence of ``kept``."""
+    hosts = [node.host for node in plan.nodes if view.nodes[node.rank].address is not None]
+    if plan.backend != "slurm":
+        return [Machine(plan.backend, host, plan.ssh) for host in hosts]
+    # Nobody gets to Slurm's nodes without a job there; what lies on a shared file system is here, too.
+    shared = {host.workdir: host for host in hosts if (Path(host.workdir).expanduser() / "node" / "jobs" / plan.job_id).is_dir()}
+    away = [host for host in hosts if not Path(host.workdir).expanduser().is_dir()]
+    if away and view.end is not None and (view.end["status"] != "Succeed" or plan.spec.keep):
+        where = f"{away[0].workdir} on {', '.join(host.name for host in away)}"
+        kept.append(f"{plan.job_id}: what it left in {where} is in reach of a Slurm job alone")
+    return [Machine("local", replace(host, name=workdir, address="localhost"), plan.ssh) for workdir, host in shared.items()]
 
 
 def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findings) -> None:

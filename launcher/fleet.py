@@ -33,6 +33,7 @@ class Fleet:
 
     def __init__(self, plan: Plan, folder: Folder, tell: Tell) -> None:
         self.plan = plan
+        self._folder = folder
         self._tell = tell
         self.revoked: set[int] = set()
         """nodes whose processes Slurm has sent TERM"""
@@ -64,10 +65,10 @@ class Fleet:
     def reach(self, programs: Iterable[str], progress: Callable[[int], None]) -> dict[int, dict[str, Any]]:
         """Connect to all nodes at once; {rank: what the hello told}.  Raises NodesFailed with every node's error."""
         nonce = os.urandom(8).hex()
-        asked = list(programs)
+        asked = {"programs": list(programs), "sees": str(self._folder.root)}
 
         def hello(link: Link) -> dict[str, Any]:
-            reply = link.connect(nonce=f"{nonce}-{link.rank}", python=link.host.python, venv=link.host.venv, programs=asked)
+            reply = link.connect(nonce=f"{nonce}-{link.rank}", python=link.host.python, venv=link.host.venv, **asked)
             progress(link.rank)
             return reply
 

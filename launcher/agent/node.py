@@ -33,6 +33,7 @@ def hello(session, request):
         "programs": {name: facts.which(name, path=path) for name in request.get("programs", [])},
         "claimed": _spool(session).claimed(request.get("attempt", 0)),
         "slurm": {name: value for name, value in os.environ.items() if name in _STEP_TELLS},
+        "sees": os.path.isdir(request["sees"]) if request.get("sees") else None,
     }
 
 

@@ -40,6 +40,25 @@ def _less(host: Host, facts: Mapping[str, Any]) -> str | None:
     return None
 
 
+class FolderNotShared(NodeUnusable):
+    """A node does not have the file system that LAUNCHER_HOME is on."""
+
+    reason_code = "FolderNotShared"
+
+
+def not_shared(plan: Plan, root: str, facts: Mapping[int, Mapping[str, Any]]) -> FolderNotShared | None:
+    """The error for nodes that do not see the job folder ``root``; None where all see it.
+
+    Only of a job that came from Slurm's queue and works beside its folder: one directory was chosen for the log-in machine
+    and all nodes.
+    """
+    unseen = [node.host.name for node in plan.nodes if not facts[node.rank].get("sees")]
+    if plan.template is None or not root.startswith(f"{plan.template.workdir}/") or not unseen:
+        return None
+    step = "set LAUNCHER_HOME to a directory that all nodes share, or `workdir:` under `slurm:` to one that each has for itself"
+    return FolderNotShared("does not see the job folder", where=", ".join(unseen), next_step=step)
+
+
 def last_grace(plan: Plan) -> float:
     """Seconds between TERM and KILL once Slurm ends the allocation: Slurm's own KILL comes KillWait after its TERM."""
     try:

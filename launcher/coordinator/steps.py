@@ -167,6 +167,9 @@ class Steps:
     def _check(self, facts: Mapping[int, Mapping[str, Any]]) -> None:
         """Every program the command begins with is there; raises NodesFailed naming the nodes where one is not."""
         assert self._fleet is not None
+        unseen = allocated.not_shared(self._plan, str(self._folder.root), facts)
+        if unseen is not None:
+            raise unseen
         missing = {rank: [name for name, path in told["programs"].items() if path is None] for rank, told in facts.items()}
         no_python = {rank for rank, told in facts.items() if self._plan.spec.command.script is not None and not told["python"]}
         doomed = {rank for rank, told in facts.items() if told["logout"].get("kill")} if self._plan.detached else set()

@@ -37,8 +37,8 @@ class SlurmCluster:
         """on the file system that all machines and this one see, writable for everybody"""
         self.python: str = str(Path(sys.prefix) / "bin" / "python")
         """the interpreter that runs the tests, at the same path on every machine"""
-        self._whole = False
-        """True while this handle has broken nothing since it mended everything"""
+        self.whole: bool = False
+        """True while nothing was broken through this handle since it mended everything"""
 
     def run(
         self,
@@ -85,7 +85,7 @@ class SlurmCluster:
 
     def drain(self, node: str) -> None:
         """Let what runs on a node go on, and start nothing more there."""
-        self._whole = False
+        self.whole = False
         self._root("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
 
     def resume(self, node: str) -> None:
@@ -94,7 +94,7 @@ class SlurmCluster:
 
     def kill(self, where: str) -> None:
         """As if the machine lost power."""
-        self._whole = False
+        self.whole = False
         engine.docker("kill", self._container(where))
 
     def restart(self, where: str) -> None:
@@ -104,7 +104,7 @@ class SlurmCluster:
 
     def pause(self, where: str) -> None:
         """Freeze every process of a machine; its peers hear nothing more."""
-        self._whole = False
+        self.whole = False
         engine.docker("pause", self._container(where))
 
     def unpause(self, where: str) -> None:
@@ -113,7 +113,7 @@ class SlurmCluster:
 
     def stop_daemon(self, where: str, daemon: str = "slurmctld") -> None:
         """End a daemon (slurmctld, slurmdbd, slurmd and so on); what else runs on the machine lives on."""
-        self._whole = False
+        self.whole = False
         self.run(where, ["/opt/daemon", "stop", daemon], user="root", cwd="/")
 
     def start_daemon(self, where: str, daemon: str = "slurmctld") -> None:
@@ -122,7 +122,7 @@ class SlurmCluster:
 
     def configure(self, **changes: str) -> None:
         """Replace lines of slurm.conf and start slurmctld anew with them; ``mend`` takes them back."""
-        self._whole = False
+        self.whole = False
         self._write_conf(changes)
         self._restart_controller()
         self.wait_idle()
@@ -132,9 +132,11 @@ class SlurmCluster:
         services.wait_idle(self._running, seconds)
 
     def cancel_all(self) -> None:
-        """End every job at once, without its grace."""
-        script = "for u in train root; do scancel --full --signal=KILL -u $u; scancel -u $u; done 2>&1"
-        self.run(self.login, script, user="root")
+        """End every job now: scancel would leave TERM's grace, Slurm's KillWait, to what runs."""
+        self.run(self.login, "scancel --user train; scancel --user root", user="root")
+        if self._jobs():
+            for machine in self.layout.machines[1:]:
+                self.run(machine, ["pkill", "-KILL", "-u", "train"], user="root", cwd="/", check=False)
 
     def mend(self) -> None:
         """Bring back every machine, daemon, node and setting that a test left broken, and end all jobs."""
@@ -153,14 +155,14 @@ class SlurmCluster:
         for node in dict.fromkeys(broken):  # a node is shown once for each of its partitions
             self.resume(node)
         self.wait_idle()
-        self._whole = True
+        self.whole = True
 
     def settle(self) -> dict[str, list[Process]]:
         """Leave the cluster as a test wants to find it: no jobs, idle nodes, an empty shared directory, no process of a job.
 
         Returns the processes that outlived their jobs, which have been killed now.
         """
-        if not self._whole or self._jobs():
+        if not self.whole or self._jobs():
             self.mend()
         left = self.wait_clean()
         for machine, found in left.items():

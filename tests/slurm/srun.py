@@ -36,7 +36,11 @@ def main() -> int:
 def start(words, number, node, given):
     told = {"SLURM_PROCID": str(number), "SLURM_NODEID": str(number), "SLURMD_NODENAME": node, "SLURM_JOB_ID": given["jobid"]}
     return subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={**os.environ, **told, "SLURM_STEP_ID": "0"},
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env={**os.environ, **told, "SLURM_STEP_ID": "0"},
         start_new_session=True,
     )
 

@@ -9,7 +9,7 @@ import sys
 
 from launcher.agent import facts, lean, procs
 from launcher.agent.follow import Follower
-from launcher.agent.spool import Spool, family
+from launcher.agent.spool import Spool, family, wish_warning
 from launcher.agent.wire import text
 
 
@@ -173,6 +173,12 @@ def stop(session, request):
     return {}
 
 
+def warn(session, request):
+    """Wish a signal sent to the training processes; the same ``number`` twice is one wish."""
+    wish_warning(_spool(session), request["attempt"], request["number"], request["signal"], request["ranks"])
+    return {}
+
+
 def sweep(session, request):
     """End every process that carries the job's marks or was below its agent, and remove the job's directory when asked to."""
     marks, job = request["marks"], session.layout.job(session.job)
@@ -277,6 +283,7 @@ OPS = {
     "node_start": start,
     "node_follow": follow,
     "node_stop": stop,
+    "node_warn": warn,
     "node_sweep": sweep,
     "node_jobs": jobs,
     "node_release": release,

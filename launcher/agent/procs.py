@@ -135,6 +135,32 @@ def top_processes(pid):
     return found[::-1]
 
 
+def catches(pid, number):
+    """True where the process has a handler of its own for the signal (SigCgt of proc(5))."""
+    for line in _read(pid, "status").splitlines():
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def listeners(pid, number):
+    """(those that catch the signal, those above them that do not) from a process downwards.
+
+    Shells are passed by, and below a process that catches it nobody is looked for: its children have inherited the handler.
+    """
+    told, untold, todo = [], [], [pid]
+    while todo:
+        one = todo.pop()
+        if name(one) in SHELLS:
+            todo.extend(children(one))
+        elif catches(one, number):
+            told.append(one)
+        elif start_time(one) is not None:
+            untold.append(one)
+            todo.extend(children(one))
+    return told, untold
+
+
 def send(pids, number):
     """Send a signal to each; who is gone already is passed over."""
     for pid in pids:

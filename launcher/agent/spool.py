@@ -6,6 +6,7 @@
     agent-<n>.json            who supervises attempt n: pids and start times of supervisor and warden
     family.json               what was last seen below the supervisor: pids and start times
     stop-<n>.json             a wish to stop attempt n: {"grace": seconds, "reason": text}, and `told` where others sent TERM; grace 0 is KILL
+    warn-<n>.json             the last warning for attempt n: {"number": count, "signal": number, "ranks": for ranks alone}
     agent.log                 what the agent itself had to say when it failed
     reserve                   space for the last events and wishes, given back when the disk is full
 
@@ -167,6 +168,16 @@ class Spool:
 
     def _load(self, pattern, attempt):
         return _read_json(self._file(pattern, attempt))
+
+
+def wish_warning(spool, attempt, number, signal, ranks):
+    """Wish a signal passed on to the training processes; ``number`` counts the wishes."""
+    spool._write("warn-%d.json", attempt, {"number": number, "signal": signal, "ranks": ranks})
+
+
+def warning(spool, attempt):
+    """The last warning wished for this attempt, or None."""
+    return spool._load("warn-%d.json", attempt)
 
 
 def record_family(spool, pids):

@@ -15,7 +15,7 @@ import sys
 import time
 
 from launcher.agent import procs
-from launcher.agent.spool import Spool, family, record_family
+from launcher.agent.spool import Spool, family, record_family, warning
 from launcher.agent.watch import ARRIVED, Watch
 from launcher.agent.wire import raw
 from launcher.agent.workers import Workers
@@ -168,6 +168,10 @@ class Supervisor:
         self.status = None
         self.deadline = None
         self.grace = None
+        self.told = set()
+        """pids that have had their TERM: a second one would cut short what the first one began"""
+        self.warned = 0
+        """how many warnings were passed on"""
         self.helper = None
         """a warden that is our child, since the first one was killed"""
         self.survivors = []
@@ -190,6 +194,7 @@ class Supervisor:
             self.reap()
             self.look_after_warden()
             self.remember(self.workers.look())
+            self.heed()
             self.obey()
             self.enforce()
         self.finish()
@@ -283,6 +288,15 @@ class Supervisor:
         if seen != self.family:
             self.family = seen
             record_family(self.spool, seen)
+
+    def heed(self):
+        """Pass a warning on, once, to the training processes that know what to do with it."""
+        wish = warning(self.spool, self.attempt)
+        if wish is None or wish["number"] <= self.warned or self.status is not None:
+            return
+        self.warned = wish["number"]
+        told, untold = self.workers.warn(wish["signal"], wish["ranks"])
+        self.spool.append("warned", self.attempt, signal=signal_name(wish["signal"]), told=told, untold=untold)
 
     def obey(self):
         wish = self.spool.stop_wish(self.attempt)

@@ -43,6 +43,25 @@ class Workers:
         self._due = time.monotonic() + self._pause
         return below
 
+    def warn(self, number, ranks):
+        """Send a signal to the training processes that catch it: (those told, those that would have died of it).
+
+        Where the command starts ``ranks``, nobody else is meant; else the topmost processes below shells are, too.
+        """
+        self.gather()
+        self._find(procs.descendants(self._command))
+        told, untold = [], []
+        for _, worker in self._alive.values():
+            hearing = procs.listeners(worker["pid"], number)[0]
+            procs.send(hearing, number)
+            (told if hearing else untold).append(worker)
+        if not told and not untold and not ranks:
+            hearing, deaf = procs.listeners(self._command, number)
+            procs.send(hearing, number)
+            told = [{"pid": pid, "name": procs.name(pid)} for pid in hearing]
+            untold = [{"pid": pid, "name": procs.name(pid)} for pid in deaf if not hearing]
+        return told, untold
+
     def gather(self):
         """Note the workers that have ended since the last time."""
         for pid, (fd, worker) in list(self._alive.items()):

@@ -1,0 +1,110 @@
+"""A warning signal: it reaches the training processes that know what to do with it, and nobody else."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import pytest
+
+from launcher.link import Link
+from tests.agent.far import Node, eventually
+
+CATCHES = """
+import os, signal, sys, time
+heard = []
+signal.signal(signal.SIGUSR2, lambda *_: heard.append(1))
+child = os.fork()
+if child == 0:
+    signal.signal(signal.SIGUSR2, lambda *_: print('dataloader', flush=True))
+print('ready', flush=True)
+while not heard:
+    time.sleep(0.01)
+print('saved', flush=True)
+os.kill(child, signal.SIGKILL)
+"""
+IGNORANT = "import time; print('ready', flush=True); time.sleep(60)"
+LISTENS = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: print('heard')); print('ready')\nwhile 1: time.sleep(1)"
+TORCHRUN = """
+import os, subprocess, sys
+texts = sys.argv[1:]
+started = [subprocess.Popen([sys.executable, '-Suc', text], env={**os.environ, 'LOCAL_RANK': str(n), 'RANK': str(n + 4)})
+           for n, text in enumerate(texts)]
+sys.exit(max(abs(one.wait()) for one in started))
+"""
+
+
+def python(text: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-Suc", text, *arguments]
+
+
+def warn(node: Node, link: Link, number: int = 1, ranks: bool = False) -> dict[str, Any]:
+    """Warn, and the event that says whom it reached."""
+    link.ask("node_warn", attempt=0, number=number, signal=int(signal.SIGUSR2), ranks=ranks)
+    told = node.wait_for("warned")
+    assert told["signal"] == "SIGUSR2"
+    return told
+
+
+def end(node: Node, link: Link) -> None:
+    link.ask("node_stop", attempt=0, grace=0, reason="cancel")
+    node.wait_for("outcome")
+
+
+def until_ready(node: Node, count: int = 1) -> None:
+    eventually(lambda: node.log().count(b"ready") == count, "they are ready")
+
+
+def test_a_warning_reaches_the_ranks_that_catch_it_and_not_torchrun(node: Node) -> None:
+    """Nor their data loaders; the rank that would have died of it is named."""
+    link = node.start(python(TORCHRUN, CATCHES, IGNORANT))
+    until_ready(node, 3)
+    told = warn(node, link, ranks=True)
+    assert [(one["local_rank"], one["rank"]) for one in told["told"]] == [(0, 4)]
+    assert [(one["local_rank"], one["rank"]) for one in told["untold"]] == [(1, 5)]
+    eventually(lambda: b"saved" in node.log())
+    assert b"dataloader" not in node.log()
+    end(node, link)
+
+
+def test_the_same_warning_is_passed_on_once(node: Node) -> None:
+    """It may be sent again after a broken connection; a further one is another."""
+    link = node.start(python(LISTENS))
+    until_ready(node)
+    warn(node, link, 1)
+    link.ask("node_warn", attempt=0, number=1, signal=int(signal.SIGUSR2), ranks=False)
+    warn(node, link, 2)
+    eventually(lambda: node.log().count(b"heard") == 2)
+    assert [event["type"] for event in node.heard].count("warned") == 2
+    end(node, link)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'{python}' -Suc \"$T_CATCHES\" | cat",
+        "true; ('{python}' -Suc \"$T_CATCHES\")",
+        "env A=1 /bin/sh -c \"'{python}' -Suc \\\"\\$T_CATCHES\\\"; :\"",
+        "timeout 50 '{python}' -Suc \"$T_CATCHES\"",
+    ],
+)
+def test_without_torchrun_it_reaches_what_the_shell_has_started(node: Node, text: str) -> None:
+    """Through pipes, further shells and wrappers that do not catch it themselves."""
+    link = node.start(["/bin/sh", "-c", text.format(python=sys.executable)], env={"T_CATCHES": CATCHES})
+    until_ready(node, 2)
+    told = warn(node, link)
+    assert len(told["told"]) == 1 and told["untold"] == []
+    assert node.wait_for("outcome")["exit_code"] == 0
+    assert node.log().count(b"saved") == 1
+
+
+def test_a_command_that_does_not_catch_it_lives_on(node: Node) -> None:
+    """And a torchrun that has no ranks yet, whose own handler for TERM would end them all."""
+    link = node.start(python(IGNORANT))
+    until_ready(node)
+    told = warn(node, link)
+    assert told["told"] == [] and [one["name"] for one in told["untold"]] != []
+    assert (warn(node, link, 2, ranks=True)["told"], node.heard[-1]["untold"]) == ([], [])
+    assert "exited" not in [event["type"] for event in node.heard]
+    end(node, link)

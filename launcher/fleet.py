@@ -35,8 +35,8 @@ class Fleet:
         self.plan = plan
         self._folder = folder
         self._tell = tell
-        self.revoked: set[int] = set()
-        """nodes whose processes Slurm has sent TERM"""
+        self.revoked = threading.Event()
+        """set when Slurm has sent TERM to the step: every process on every node gets it, the command's as well"""
         self._way = self._step() if plan.backend == "slurm" else SshWay(plan.ssh) if plan.backend == "ssh" else None
         self.links = {node.rank: Link(self._address(node), self._hear) for node in plan.nodes}
         self.replicas = {node.rank: Replica(folder.node_logs(node.rank)) for node in plan.nodes}
@@ -56,7 +56,7 @@ class Fleet:
     def _hear_signal(self, name: str, signal: str) -> None:
         rank = next(node.rank for node in self.plan.nodes if node.host.name == name)
         if signal == "SIGTERM":
-            self.revoked.add(rank)
+            self.revoked.set()
             self._tell({"type": "revoked", "node": rank, "signal": signal})
 
     def _hear(self, text: str) -> None:

@@ -314,7 +314,10 @@ class Supervisor:
             if alive:
                 self.spool.append("stopping", self.attempt, grace=grace, reason=reason)
             top = procs.top_processes(self.pid) if self.status is None else alive
-            procs.send([pid for pid in top if pid in alive and not told], signal.SIGTERM)
+            if told:
+                self.told.update(alive)
+            procs.send([pid for pid in top if pid in alive and pid not in self.told], signal.SIGTERM)
+            self.told.update(top)
             # What is held still hears of it only when it runs again.
             procs.send([pid for pid in alive if procs.stopped(pid)], signal.SIGCONT)
 

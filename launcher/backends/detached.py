@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import site
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from launcher.errors import LauncherError
 from launcher.store import Folder
@@ -20,9 +22,7 @@ class Prepared:
         null = subprocess.DEVNULL
         words = [*_words(), *(["--ssh"] if ssh else [])]
         try:
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True, cwd=directory()
-            )
+            self._process = _popen(words, stdin=subprocess.PIPE, stdout=null, stderr=null)
         except OSError as error:
             raise LauncherError(f"the coordinator cannot be started: {error}", where=words[0]) from error
 
@@ -45,16 +45,23 @@ def start(folder: Folder) -> None:
     """Start a coordinator for the job; it finds out by itself what is left to do.  Raises LauncherError when it cannot."""
     try:
         with folder.coordinator_log.open("ab") as log:
-            subprocess.Popen(
-                [*_words(), str(folder.root)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=directory(),
-            )
+            _popen([*_words(), str(folder.root)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     except OSError as error:
         raise LauncherError(f"the coordinator cannot be started: {error}", where=str(folder.root)) from error
+
+
+def _popen(words: list[str], **streams: Any) -> subprocess.Popen[bytes]:
+    """Start a coordinator.
+
+    In Slurm TERM says that the job ends, also while the coordinator loads its code: it starts with the signal blocked, and lets
+    it through when it can write an end.
+    """
+    blocked = {signal.SIGTERM} if "SLURM_JOB_ID" in os.environ else set()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    try:
+        return subprocess.Popen(words, start_new_session=True, cwd=directory(), **streams)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _words() -> list[str]:

@@ -65,6 +65,7 @@ class Coordinator:
         slurm = self._plan.backend == "slurm"
         on_term: dict[str, Any] = {"type": "revoked", "node": None, "signal": "SIGTERM"} if slurm else {"type": "leave"}
         signal.signal(signal.SIGTERM, lambda *_: self._told.put(dict(on_term)))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for level, name in CANCEL_SIGNALS.items() if self._plan.batch else ():

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 _PROGRESS_SECONDS = 0.5
 _COLLECT_TRIES = 4
+_SLURMS_TERM = 1.0
+"""seconds within which the TERM of one scancel reaches the coordinator and the step"""
 _SHOWN = 20
 """conflicts that an event names; the manifest has all"""
 _FOUND_UNNAMED = ("built-in", "LAUNCHER_CLUSTER", "./cluster.yaml")
@@ -298,10 +300,11 @@ class Steps:
     def _wish(self, ranks: list[int], grace: float, reason: str) -> None:
         """Nodes out of reach hear of it when they are back, from `greet_again`."""
         assert self._fleet is not None
+        # Where the coordinator's own TERM came first, Slurm's to the step is on its way, if it was Slurm's.
+        told = reason == "allocation" and self._fleet.revoked.wait(_SLURMS_TERM)
         for rank in ranks:
             try:
-                told, attempt = rank in self._fleet.revoked, self._view().attempt
-                self._fleet.links[rank].post("node_stop", attempt=attempt, grace=grace, reason=reason, told=told)
+                self._fleet.links[rank].post("node_stop", attempt=self._view().attempt, grace=grace, reason=reason, told=told)
             except NodeError:
                 continue
 

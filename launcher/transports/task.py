@@ -65,7 +65,7 @@ class Task:
         """(exit status, last words on stderr) of a program, waiting at most that long; (None, b"") when it goes on."""
         with self.changed:
             self.changed.wait_for(lambda: channel in self.ended or self.gone, max(seconds, 0))
-            return self.ended.pop(channel, (None, b""))
+            return self.ended.get(channel, (None, b""))
 
     def heard(self, sentence: bytes) -> str | None:
         """Take what the task told; the name of a signal if it is about one."""
@@ -145,7 +145,7 @@ class SrunChannel:
             self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> tuple[int | None, bytes]:
-        """Let go of the program: (exit status or None, last bytes of its stderr)."""
+        """Let go of the program: (exit status or None, last bytes of its stderr); as often as one likes."""
         end = time.monotonic() + GOODBYE
         self.finish()
         with contextlib.suppress(TimeoutError, LinkLost):

@@ -5,7 +5,7 @@
     ranks/attempt_<n>/...     torchrun's per-rank logs (it makes none_<random>/attempt_<restart>/<local rank>/ below)
     agent-<n>.json            who supervises attempt n: pids and start times of supervisor and warden
     family.json               what was last seen below the supervisor: pids and start times
-    stop-<n>.json             a wish to stop attempt n: {"grace": seconds, "reason": text}, and `told` where others sent TERM; grace 0 is KILL
+    stop-<n>.json             a wish to stop attempt n: {"grace": seconds (0 is KILL), "reason": text}, `told` if others did
     warn-<n>.json             the last warning for attempt n: {"number": count, "signal": number, "ranks": for ranks alone}
     agent.log                 what the agent itself had to say when it failed
     reserve                   space for the last events and wishes, given back when the disk is full

@@ -170,6 +170,8 @@ class Supervisor:
         self.grace = None
         self.told = set()
         """pids that have had their TERM: a second one would cut short what the first one began"""
+        self.all_told = False
+        """Slurm has sent TERM to every process of its step, us among them"""
         self.warned = 0
         """how many warnings were passed on"""
         self.helper = None
@@ -186,7 +188,7 @@ class Supervisor:
         os.set_blocking(wake_writer, False)
         signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, self.note)
         if not self.start():
             return
         while self.status is None or self.below():
@@ -198,6 +200,9 @@ class Supervisor:
             self.obey()
             self.enforce()
         self.finish()
+
+    def note(self, number, frame):
+        self.all_told = self.all_told or (number == signal.SIGTERM and "SLURM_STEP_ID" in os.environ)
 
     def start(self):
         # Wishes to stop are renamed into place; what the command prints beside them must not wake us.
@@ -314,7 +319,7 @@ class Supervisor:
             if alive:
                 self.spool.append("stopping", self.attempt, grace=grace, reason=reason)
             top = procs.top_processes(self.pid) if self.status is None else alive
-            if told:
+            if told or self.all_told:
                 self.told.update(alive)
             procs.send([pid for pid in top if pid in alive and pid not in self.told], signal.SIGTERM)
             self.told.update(top)

@@ -46,6 +46,13 @@ class Wire(paramiko.Transport):
         security.kex = _allowed(security.kex, settings.kex, security.kex)
         sock.settimeout(IDLE)
 
+    def run(self) -> None:
+        """The reading thread; its last act closes the socket, which a channel through a jump host that is gone refuses."""
+        try:
+            super().run()
+        except (OSError, EOFError, SSHException):
+            pass
+
     def stop_thread(self) -> None:
         """Wake the reading thread instead of waiting for its next look (also at the interpreter's exit)."""
         self.active = False

@@ -47,6 +47,8 @@ _OF_ANOTHER_JOB = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SUBMITIT_", "PMI_",
 _OF_THE_SITE = ("SLURM_CONF", "SLURM_JWT")
 _AWAY = re.compile("unable to contact slurm controller|socket timed out|zero bytes were transmitted|connection refused", re.I)
 """sbatch's words when slurmctld did not answer"""
+_AWAY_SECONDS, _AGAIN_SECONDS = 600.0, 2.0
+"""how long a batch step waits for slurmctld, and between two questions"""
 _LOCAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 _LOCAL_KINDS = ("tmpfs", "ramfs")
 
@@ -212,16 +214,30 @@ def run_job(root: str) -> None:
             os.dup2(source.fileno(), target)
     _know_number(folder)
     try:
-        given = allocation(os.environ)
-        if given is None:
-            raise LauncherError("SLURM_JOB_ID is not set: this is no batch step of Slurm's", where=folder.job_id)
-        complete(folder, given)
+        complete(folder, _given())
     except LauncherError as error:
         end = {"type": "end", "status": "InitializeFailed", "reason_code": "NoAllocation", "reason_message": str(error)}
         count = len(folder.read_events())
         folder.append({"n": count, "time": time.time(), **end, "exit_code": error.exit_code}, durable=True)
         sys.exit(error.exit_code)
     sys.exit(_coordinate(folder))
+
+
+def _given() -> Allocation:
+    """What Slurm gave the job; slurmctld may be away for a while just now.  Raises LauncherError."""
+    deadline = time.monotonic() + _AWAY_SECONDS
+    while True:
+        try:
+            given = allocation(os.environ)
+        except SlurmSilent:
+            if time.monotonic() > deadline:
+                raise
+            # Nobody tells when it is back.
+            time.sleep(_AGAIN_SECONDS)
+            continue
+        if given is None:
+            raise LauncherError("SLURM_JOB_ID is not set: this is no batch step of Slurm's")
+        return given
 
 
 def complete(folder: Folder, given: Allocation) -> None:

@@ -24,6 +24,8 @@ from launcher.store import Folder, read_json
 Answer = ask.Report | ask.NoSuchJob | ask.NoAnswer
 _ASK_SECONDS = (2.0, 15.0)
 """between two questions of all that attend to a job: at first, and once it has waited for long"""
+_BEAT_SECONDS = 12.0
+"""two heartbeats and some"""
 _CANCEL_SECONDS = 5.0
 """so long is waited for Slurm to have taken a job out of its queue"""
 _LAST_LINES = 12
@@ -46,10 +48,16 @@ def attend(folder: Folder) -> str | None:
 
     Returns a sentence about a job that waits for Slurm, or of which Slurm says nothing.
     """
-    if owner.is_alive(read_json(folder.owner)) or not _due(folder) or fold(folder.read_events()).end is not None:
+    if _beats(folder) or not _due(folder) or fold(folder.read_events()).end is not None:
         return None
     found = _act(folder)
     return found.reason_message if found.coordinator in ("queued", "unknown") else None
+
+
+def _beats(folder: Folder) -> bool:
+    """Whether the batch step has shown lately that it lives; a question to Slurm too many does no harm."""
+    record = read_json(folder.owner)
+    return owner.is_alive(record) and time.time() - float(record.get("heartbeat", 0)) < _BEAT_SECONDS
 
 
 def cancel(folder: Folder, level: int) -> None:

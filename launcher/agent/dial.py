@@ -2,7 +2,8 @@
 
 It stays in the foreground of its task for as long as the coordinator holds the line.  An agent's session is one of the
 programs it starts; what a session leaves behind (a warden, a command) becomes its child, because it is a subreaper.
-When the line ends without a word, or with a good-bye, whatever is still there is ended.
+When the line ends without a word, or with a good-bye, whatever is still there is ended.  It is two processes, so that this
+holds also when one of them is killed.
 
 The order, a Python literal on the second line of stdin (one broadcast to all tasks, so nothing in it speaks of a task):
 
@@ -46,14 +47,50 @@ _FOR_AGENTS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 def main(reader):
     """Serve until the line ends.  ``reader`` is a buffered stdin, the order its next line."""
     order = eval(reader.readline().decode())  # noqa: S307 - from whoever sent this very text
-    procs.become_subreaper()
     procs.set_name("launcher-step")
+    above = fork_below()
+    procs.become_subreaper()
     number, node = int(os.environ["SLURM_PROCID"]), os.environ["SLURMD_NODENAME"]
     caller = Caller(order, number)
     sock = caller.call_anywhere("task/%d/%s" % (number, node))
     rest = _read_ahead(reader)
     line = Stdio(number, node, rest) if sock is None else Dialed(caller, sock)
-    os._exit(Stub(line).serve())
+    os._exit(Stub(line, above).serve())
+
+
+def fork_below():
+    """Go on as a child, and leave a parent that ends everything should the child be killed; the other way round as well.
+
+    Returns a descriptor whose end is the parent's.  Slurm itself may not find a task's orphans (proctrack/linuxproc does not).
+    """
+    procs.become_subreaper()
+    above, held_by_parent = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(held_by_parent)
+        return above
+    os.close(above)
+    for name in _NOTED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    pid = status = 0
+    while pid != child:
+        pid, status = os.waitpid(-1, 0)
+    if procs.descendants(os.getpid()):
+        procs.end(lambda: procs.descendants(os.getpid()), reap)
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
+
+
+def reap():
+    """Collect every child that has ended: [(pid, wait status)]."""
+    ended = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
 
 
 def proof(secret: str, nonce: bytes, label: bytes) -> bytes:
@@ -299,8 +336,9 @@ class Program:
 class Stub:
     """What stays in the foreground of the task."""
 
-    def __init__(self, line):
+    def __init__(self, line, above):
         self._line = line
+        self._above = above
         self._programs = {}
         self._signals = []
         self._dismissed = False
@@ -328,7 +366,7 @@ class Stub:
             self._open(int(rest[0]), bytes.fromhex(rest[1].decode()).split(b"\0"))
 
     def _wait(self):
-        wanted = {**self._line.events(), self._wake: select.POLLIN}
+        wanted = {**self._line.events(), self._wake: select.POLLIN, self._above: select.POLLIN}
         stderrs = {one.stderr: one for one in self._programs.values() if one.stderr is not None}
         poll = select.poll()
         for fd, events in [*wanted.items(), *((fd, select.POLLIN) for fd in stderrs)]:
@@ -339,6 +377,8 @@ class Stub:
                 _read(self._wake)
                 self._reap()
                 self._tell()
+            elif fd == self._above:
+                holds = False
             elif fd in stderrs:
                 stderrs[fd].listen()
             else:
@@ -352,13 +392,7 @@ class Stub:
             self._line.say(b"heard " + name.encode())
 
     def _reap(self):
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in reap():
             program = self._programs.pop(pid, None)
             if program is not None:
                 program.listen()

@@ -173,6 +173,8 @@ def test_status_of_a_job_loads_none_of_them_either(tmp_path: Path) -> None:
     (job / "events.jsonl").write_text('{"type":"created","n":0,"time":1,"nodes":[{"rank":0,"host":"h"}]}\n')
     for words in (["status", "latest"], ["status", "latest", "-o", "json"], ["list"]):
         assert not loaded_by(words, tmp_path) & {"paramiko", "fabric", "pydantic", "rich", "yaml", "torch", "cryptography"}
+    (job / "slurm.json").write_text('{"slurm_job_id": "1", "submitted_at": 1}')
+    assert not loaded_by(["status", "latest"], tmp_path) & {"submitit", "cloudpickle", "ClusterShell", "fabric", "pydantic"}
 
 
 def loaded_by(words: list[str], home: Path) -> set[str]:

@@ -97,8 +97,18 @@ def test_a_job_is_taken_out_of_the_queue(desk: Desk) -> None:
     assert [event["type"] for event in desk.events(other)] == ["submitted", "end"]
 
 
+def test_ctrl_c_of_an_attached_submit_stops_a_job_that_waits(desk: Desk) -> None:
+    """As it does one that runs."""
+    desk.file("held.yaml", HELD)
+    words = " ".join([desk.slurm.python, "-m launcher submit --cluster held.yaml -- true"])
+    done = desk.slurm.run(desk.slurm.login, f"timeout --signal=INT 4 {words}; echo exit $?", check=False)
+    assert "JobHeldUser" in done.stderr and "stopping the job" in done.stderr
+    assert desk.status()["status"] == "Terminated"
+    assert desk.slurm.run(desk.slurm.login, ["squeue", "--noheader"]).stdout == ""
+
+
 def test_a_cancel_is_heard_on_another_machine_within_a_second(desk: Desk) -> None:
-    """Also where a file would be seen late: here the batch step's view of the folder is frozen, and the signal tells."""
+    """The command is stopped everywhere, and nothing of it is left."""
     job = desk.queued("--nodes", "2", *SLEEP)
     running(desk, job)
     before = time.time()
@@ -137,16 +147,18 @@ def test_a_batch_step_that_was_killed_is_told_from_slurms_answer(desk: Desk) -> 
 
 
 def test_while_slurmctld_is_away_nothing_is_known_and_nothing_is_stopped(desk: Desk) -> None:
-    """The job goes on, its last status is shown, and it ends as it would have; submitting meanwhile is an error of its own."""
-    job = desk.queued("--", "sh", "-c", "while [ ! -e go ]; do sleep 0.1; done", "--env", "A=1")
+    """The job goes on and ends as it would have, its last status is shown meanwhile, and sbatch's failure is a sentence."""
+    job = desk.queued("--", "sh", "-c", f"while [ ! -e {desk.slurm.shared}/go ]; do sleep 0.1; done")
     running(desk, job)
     desk.slurm.stop_daemon(desk.slurm.login)
     told = desk.status(job)
     assert (told["status"], told["coordinator"]) == ("Running", "unknown")
     assert told["reason_message"].startswith("Slurm does not answer")
+    assert "slurmctld did not answer sbatch" in desk.run("submit", "--backend", "slurm", "--", "true", check=69).stderr
     desk.slurm.start_daemon(desk.slurm.login)
     assert desk.status(job)["coordinator"] == "alive"
-    desk.run("cancel", job)
+    desk.file("go", "")
+    desk.run("wait", job)
 
 
 def test_a_home_that_the_nodes_do_not_share_is_a_sentence(slurm: SlurmCluster) -> None:

@@ -389,3 +389,43 @@ def test_planning_asks_nobody(monkeypatch: pytest.MonkeyPatch, lab: str) -> None
     monkeypatch.setattr("socket.socket.connect", refuse("connect"))
     monkeypatch.setattr("socket.getaddrinfo", refuse("getaddrinfo"))
     planned(cluster=lab, words=("hostname",))
+
+
+# --- Slurm's queue ---
+
+
+def test_a_job_for_slurms_queue_has_a_number_of_nodes_and_none_of_them(here: Path) -> None:
+    """What each node will be like is known: the defaults of the cluster file, and a directory that all share."""
+    (here / "s.yaml").write_text(
+        "backend: slurm\nslurm: {partition: p}\ndefaults: {venv: /opt/t, env: {A: x, MY_TOKEN: t0p}}\n", encoding="utf-8"
+    )
+    made = planned(cluster="s.yaml", nodes=3)
+    plan, template = made.plan, made.plan.template
+    assert template is not None and plan.batch
+    assert (plan.nodes, plan.spec.nodes, plan.slurm.partition, plan.backend) == ((), 3, "p", "slurm")
+    assert (template.venv, template.workdir, template.env) == ("/opt/t", str(here / "home"), {"A": "x", "MY_TOKEN": "****"})
+    assert made.environment["each"] == {"A": "x", "MY_TOKEN": "t0p"}
+    assert planned(backend="slurm").plan.spec.nodes == 1
+    assert from_json(Plan, json.loads(json.dumps(to_json(plan)))) == plan
+
+
+@pytest.mark.parametrize(
+    ("section", "workdir"),
+    [
+        ("slurm: {workdir: /w}", "/w"),
+        ("defaults: {workdir: ~/d}", "~/d"),
+        ("defaults: {workdir: ~/d}\nslurm: {workdir: /w}", "/w"),
+    ],
+)
+def test_a_directory_of_the_nodes_own(here: Path, section: str, workdir: str) -> None:
+    """Slurm's section wins over the defaults."""
+    (here / "s.yaml").write_text(f"backend: slurm\n{section}\n", encoding="utf-8")
+    template = planned(cluster="s.yaml").plan.template
+    assert template is not None and template.workdir == workdir
+
+
+@pytest.mark.parametrize(("option", "key"), [("hosts", "nodelist"), ("exclude", "exclude"), ("instance_type", "constraint")])
+def test_slurm_chooses_the_nodes(option: str, key: str) -> None:
+    """Options that pick hosts of an inventory name what says the same to sbatch."""
+    text = refusal(backend="slurm", **{option: "a"})
+    assert "Slurm chooses the nodes" in text and f"`{key}` under `slurm:`" in text

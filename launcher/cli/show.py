@@ -209,9 +209,31 @@ def _agent(event: Mapping[str, Any], view: View) -> str | None:
         why = "" if view.stop_level > 1 else "grace is over, "
         count = len(told["pids"])
         return f"{_name(event['node'], view)}: {why}killing {count} process{'es' * (count > 1)}"
+    if told["type"] == "warned":
+        return f"{_name(event['node'], view)}: {_warned(told)}"
     if told["type"] == "outcome" and told.get("survivors"):
         return f"{_name(event['node'], view)}: processes that cannot be ended: {told['survivors']}"
     return None
+
+
+def _warned(told: Mapping[str, Any]) -> str:
+    """Whom a warning reached on a node, and whom not."""
+    signal, heard, deaf = told["signal"], told["told"], told["untold"]
+    if not heard and not deaf:
+        return f"{signal} was not delivered: no training process runs there yet"
+    parts = [f"{signal} was delivered to {_called(heard)}"] if heard else []
+    if deaf:
+        parts.append(f"{'not' if parts else f'{signal} was not delivered'}: {_called(deaf)} does not catch it")
+    return ", ".join(parts).replace(", not: ", ", but ")
+
+
+def _called(processes: list[Mapping[str, Any]]) -> str:
+    ranks = [str(one["rank"] if one.get("rank") is not None else one["local_rank"]) for one in processes if "local_rank" in one]
+    return f"rank {', '.join(ranks)}" if ranks else ", ".join(str(one["name"]) for one in processes)
+
+
+def _requeued(event: Mapping[str, Any], view: View) -> str:
+    return f"{event['message']}: back in Slurm's queue (requeue {event['requeue']}, by {event['by']})"
 
 
 def _stopping(event: Mapping[str, Any], view: View) -> str:
@@ -246,6 +268,9 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any], View], str | None]] = {
     "gone": lambda event, view: f"{_name(event['node'], view)} is lost: {event['message']}",
     "key unavailable": lambda event, view: f"cannot log in again: {event['message']}",
     "attempt": lambda event, view: f"starting again: {event['why']}",
+    "warning": lambda event, view: f"Slurm sent {event['signal']}: {event['message']}",
+    "requeued": _requeued,
+    "requeue failed": lambda event, view: f"the job could not be requeued: {event['message']}",
     "stopping": _stopping,
     "collecting": lambda event, view: "collecting the outputs",
     "collected": _collected,
@@ -269,7 +294,7 @@ def ending(folder: Folder, view: View) -> str:
         lines.append(f"  hint: {failure['hint']}")
     if failure.get("log"):
         lines.append(f"  log: {failure['log']}")
-    if view.collect_error is not None:
+    if view.collect_error is not None and not folder.slurm.exists():
         lines.append(f"  next: launcher resume {folder.job_id} collects the outputs, without training again")
     elif "  next: " not in lines[0]:
         # Where nothing ran, there is nothing to read.

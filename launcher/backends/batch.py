@@ -102,6 +102,9 @@ def _executor(plan: Plan, folder: Folder) -> SlurmExecutor:
     if missing:
         step = "log in to a machine of the cluster, or put Slurm's commands into PATH"
         raise SubmitRefused(f"there is no Slurm here: no {', '.join(missing)} in PATH", next_step=step)
+    if "%" in str(folder.root):
+        # sbatch and submitit both put numbers in the place of %j and its like.
+        raise SubmitRefused("a job folder with a % in its path", where=str(folder.root), next_step="choose another LAUNCHER_HOME")
     from submitit import SlurmExecutor
 
     # With exec Slurm's signals reach the interpreter, not a shell that dies of them.

@@ -202,7 +202,7 @@ class Supervisor:
         self.finish()
 
     def note(self, number, frame):
-        self.all_told = self.all_told or (number == signal.SIGTERM and "SLURM_STEP_ID" in os.environ)
+        self.all_told = self.all_told or (number == signal.SIGTERM and in_step())
 
     def start(self):
         # Wishes to stop are renamed into place; what the command prints beside them must not wake us.
@@ -253,7 +253,9 @@ class Supervisor:
                 self.status = status
                 self.workers.gather()
                 self.spool.append("exited", self.attempt, **_meaning(status))
-                self.stop(LEFTOVER_GRACE if self.grace is None else self.grace, "leftover")
+                # Slurm's TERM goes to one process after the other, and may not have come to us yet.
+                told = in_step() and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
+                self.stop(LEFTOVER_GRACE if self.grace is None else self.grace, "leftover", told)
 
     def below(self):
         return [pid for pid in procs.descendants(os.getpid()) if pid != self.helper]
@@ -339,6 +341,11 @@ class Supervisor:
         self.spool.append("outcome", self.attempt, kind="exited", survivors=self.survivors, **meaning)
         sys.stdout.flush()
         os._exit(0)
+
+
+def in_step():
+    """True in a task of Slurm's, which signals all of its processes at once."""
+    return "SLURM_STEP_ID" in os.environ
 
 
 def signal_name(number):

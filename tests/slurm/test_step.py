@@ -60,7 +60,9 @@ def output(step: Step, node: str, script: str) -> bytes:
 
 
 @pytest.mark.parametrize("addresses", WAYS.values(), ids=WAYS)
-def test_one_task_on_each_node_with_all_that_the_job_holds_there(slurm: SlurmCluster, job: str, make: Make, addresses: None) -> None:
+def test_one_task_on_each_node_with_all_that_the_job_holds_there(
+    slurm: SlurmCluster, job: str, make: Make, addresses: None
+) -> None:
     """Unequal nodes; one step whatever is started in it; a good-bye ends it, and the job goes on."""
     step = make(addresses=addresses)
     seen = {node: output(step, node, "hostname; nproc; echo $SLURM_GPUS_ON_NODE").split() for node in slurm.nodes}

@@ -74,6 +74,10 @@ def cancel(level: int = 1) -> Event:
     return {"type": "cancel", "time": 50.0, "level": level}
 
 
+def revoked(at: float = 50) -> Event:
+    return {"type": "revoked", "time": at, "node": 0, "signal": "SIGTERM", "message": "Slurm ends job 7"}
+
+
 def stopping(reason: str, level: int = 1) -> Event:
     return {"type": "stopping", "time": 51.0, "reason": reason, "level": level, "grace": 30.0}
 

@@ -34,6 +34,9 @@ def nodes_command(output: str, **said: Any) -> None:
     if cluster.backend == "local":
         click.echo("any number of nodes is simulated on this machine", err=True)
         return
+    if cluster.backend == "slurm" and not cluster.hosts:
+        click.echo("Slurm chooses the nodes of a job", err=True)
+        return
     rows: list[tuple[str, ...]] = [("HOST", "ADDRESS", "USER", "PORT", "GPUS", "INSTANCE TYPE", "PYTHON", "WORKDIR")]
     for host in cluster.hosts:
         python = f"{host.venv}/bin/python" if host.venv else host.python

@@ -100,8 +100,7 @@ def test_the_whole_text(seen: Path) -> None:
         ({}, "--partition", False),
         ({}, "--error", False),
         ({"sbatch": {"wckey": "mine"}}, "--wckey=mine", True),
-        ({"sbatch": {"requeue": True}}, "#SBATCH --requeue\n", True),
-        ({"sbatch": {"requeue": True}}, "--no-requeue", False),
+        ({}, "#SBATCH --no-requeue\n", True),
         ({"sbatch": {"signal": "B:USR1@300"}}, "--signal=B:USR1@300", True),
         ({"sbatch": {"signal": "B:USR1@300"}}, "USR2", False),
         ({"sbatch": {"comment": "it's; $HOME"}}, """--comment='it'"'"'s; $HOME'""", True),
@@ -140,6 +139,12 @@ def test_without_slurm_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SubmitRefused, match="no sbatch, srun, scancel in PATH"):
         batch.script(plan(), Folder(tmp_path / "job"))
+
+
+def test_a_path_that_sbatch_would_misread_is_refused(seen: Path) -> None:
+    """It puts the job's number in the place of %j."""
+    with pytest.raises(SubmitRefused, match="a job folder with a % in its path"):
+        batch.script(plan(), folder_in(seen / "50%job"))
 
 
 def test_a_number_is_found_where_whoever_submitted_was_killed_before_it_was_written(seen: Path) -> None:
@@ -223,6 +228,13 @@ for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGINT, signal.SIGCONT, si
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (-15, "")
+
+
+def test_slurm_may_requeue_what_shall_go_on(seen: Path) -> None:
+    """And nothing else: a job that is started anew unasked would train from its beginning."""
+    made = plan()
+    text = batch.script(replace(made, spec=replace(made.spec, requeue=True)), folder_in(seen / "home"))
+    assert "#SBATCH --requeue\n" in text and "no-requeue" not in text
 
 
 def test_a_plan_without_nodes_is_whole(seen: Path) -> None:

@@ -14,7 +14,7 @@ help:
 	@echo "make test          lint, types and all tests, with the fake clusters (root on Debian; else that part is left out)"
 	@echo "make lint          ruff, mypy, vermin"
 	@echo "make cluster       start the fake cluster for use by hand; make slurm starts a fake Slurm; make cluster-down removes both"
-	@echo "make bench         the benchmarks against pdsh, clush, ssh, rsync"
+	@echo "make bench         the benchmarks against pdsh, clush, ssh, rsync, srun"
 	@echo "make clean         remove the fake clusters, .venv and caches"
 
 demo: .venv/with-torch

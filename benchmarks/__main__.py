@@ -4,8 +4,8 @@
 
 Before each measurement a quiet machine is waited for, at most BENCH_QUIET seconds; then it is made anyway.
 
-The containers must be up (`tests/cluster/cluster fleet 32`; `make bench` does that).  Exits 1 when a bound does not hold
-or a benchmark could not be made.
+The containers must be up (`tests/cluster/cluster fleet 32`, `slurm` and `slurm-many 64`; `make bench` does that).  Exits 1
+when a bound does not hold or a benchmark could not be made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import demo, hold, logs, measure, noop, report, startup, transfer
+from benchmarks import demo, hold, logs, measure, noop, report, slurm, startup, transfer
 from benchmarks.measure import BenchFailed
 from benchmarks.place import Place
 from benchmarks.report import Line
@@ -31,6 +31,9 @@ BENCHES = {
     "coordinator32": hold.coordinator32,
     "sync8": transfer.sync8,
     "logs8": logs.logs8,
+    "slurm3": slurm.slurm3,
+    "slurm64": slurm.slurm64,
+    "slurmlogin": slurm.slurmlogin,
 }
 _RUNS = 5
 

@@ -18,6 +18,7 @@ from benchmarks.measure import BenchFailed, Sample
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".cluster"
 USER = "train"
+LAUNCHER = (sys.executable, "-m", "launcher")
 CURVE = "KexAlgorithms=curve25519-sha256"
 """what spares OpenSSH 9's sntrup761 key exchange, most of a short session's CPU time; to be fair to rivals"""
 
@@ -40,20 +41,27 @@ class Place:
 
     def launcher(self, *words: str, cwd: Path | None = None, stdout: IO[bytes] | None = None) -> Sample:
         """Measure `launcher WORDS`."""
-        return measure.run([sys.executable, "-m", "launcher", *words], cwd or self.scratch, self.environment(), stdout)
+        return measure.run([*LAUNCHER, *words], cwd or self.scratch, self.environment(), stdout)
+
+    def popen(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a launcher whose output is read meanwhile; what it says besides goes where ours goes."""
+        environment = {**os.environ, **self.environment()}
+        return subprocess.Popen(words, env=environment, cwd=self.scratch, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+
+    def unmeasured(self, *words: str) -> None:
+        """`launcher WORDS`; a measurement would last until all that it started has ended."""
+        environment = {**os.environ, **self.environment()}
+        done = subprocess.run([*LAUNCHER, *words], env=environment, cwd=self.scratch, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BenchFailed(done.stderr)
 
     def submit(self, nodes: int, *words: str, cluster: str = "fleet.yaml", stdout: IO[bytes] | None = None) -> Sample:
         """Measure `launcher submit` on the first ``nodes`` hosts of the fleet."""
         return self.launcher("submit", "--cluster", str(STATE / cluster), "--nodes", str(nodes), *words, stdout=stdout)
 
     def detach(self, nodes: int, *words: str) -> None:
-        """Submit a job that goes on; unmeasured, for a measurement lasts until all that it started has ended."""
-        options = ["--cluster", str(STATE / "fleet.yaml"), "--nodes", str(nodes), *words]
-        command = [sys.executable, "-m", "launcher", "submit", "--detach", *options]
-        environment = {**os.environ, **self.environment()}
-        done = subprocess.run(command, env=environment, cwd=self.scratch, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise BenchFailed(done.stderr)
+        """Submit a job that goes on, on the first ``nodes`` hosts of the fleet; unmeasured."""
+        self.unmeasured("submit", "--detach", "--cluster", str(STATE / "fleet.yaml"), "--nodes", str(nodes), *words)
 
     def newest(self) -> Path:
         """The folder of the job that was submitted last."""

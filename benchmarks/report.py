@@ -71,7 +71,7 @@ def machine() -> list[str]:
     return [
         f"{os.cpu_count()} cores ({_processor()}), {memory:.0f} GiB, Linux {platform.release().split('-')[0]}, {_system()}",
         ", ".join([f"Python {platform.python_version()}", *(_first_line(*words) for words in _RIVALS)]),
-        "the nodes are sshd containers on the same machine: walls include their work, client CPU does not",
+        "the nodes are containers (sshd, Slurm) on the same machine: walls include their work, client CPU does not",
         f"load average {' '.join(f'{value:.1f}' for value in os.getloadavg())} at the end",
     ]
 

@@ -110,7 +110,7 @@ def _somebody_else_reads(host: Host, seen: bytes) -> NodeError:
 
 
 def receive_early(channel: transports.Channel, host: Host, deadline: float, seen: bytes = b"") -> bytes:
-    """What comes next, before the monotonic time ``deadline``; NodeUnusable, with the last lines of ``seen``, when nothing does."""
+    """What comes next, before the monotonic ``deadline``; NodeUnusable, with the last lines of ``seen``, when nothing does."""
     try:
         received = channel.receive(wire.CHUNK, max(0.0, deadline - time.monotonic()))
     except TimeoutError:

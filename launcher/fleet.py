@@ -51,21 +51,24 @@ class Fleet:
         return Step(order_of(self.plan, os.environ), self._hear_signal, ask.srun_port_range)
 
     def _address(self, node: Node) -> Address:
-        return Address(self.plan.backend, node.host, node.rank, self.plan.job_id, self._way or self.plan.ssh)
+        return Address(self.plan.backend, node.host, node.rank, self.plan.job_id, self._way or self.plan.ssh, self.plan.requeue)
 
     def _hear_signal(self, name: str, signal: str) -> None:
         rank = next(node.rank for node in self.plan.nodes if node.host.name == name)
         if signal == "SIGTERM":
             self.revoked.set()
-            self._tell({"type": "revoked", "node": rank, "signal": signal})
+            self._tell({"type": "heard", "node": rank, "signal": signal})
 
     def _hear(self, text: str) -> None:
         self._tell({"type": "note", "message": text})
 
-    def reach(self, programs: Iterable[str], progress: Callable[[int], None]) -> dict[int, dict[str, Any]]:
-        """Connect to all nodes at once; {rank: what the hello told}.  Raises NodesFailed with every node's error."""
+    def reach(self, asked: Mapping[str, Any], progress: Callable[[int], None]) -> dict[int, dict[str, Any]]:
+        """Connect to all nodes at once; {rank: what the hello told}, which is ``asked`` further arguments.
+
+        Raises NodesFailed with every node's error.
+        """
         nonce = os.urandom(8).hex()
-        asked = {"programs": list(programs), "sees": str(self._folder.root)}
+        asked = {**asked, "sees": str(self._folder.root)}
 
         def hello(link: Link) -> dict[str, Any]:
             reply = link.connect(nonce=f"{nonce}-{link.rank}", python=link.host.python, venv=link.host.venv, **asked)

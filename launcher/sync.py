@@ -63,8 +63,8 @@ class SyncReport:
     host: str
     code: str
     """the working copy's path on the node"""
-    way: str | None
-    """none (the mirror was right), pack or rsync; None: there is no code"""
+    way: str
+    """none (the mirror was right), pack or rsync"""
     files: int
     """files that travelled"""
     bytes: int
@@ -195,20 +195,17 @@ def _read(code: Path, files: Mapping[str, Mapping[str, Any]], paths: Sequence[st
         yield b"".join(gathered)
 
 
-def sync(peer: Peer, shipment: Shipment | None, project: str, progress: Progress) -> SyncReport:
-    """Make the peer's mirror right and the job's working copy of it, or an empty working copy where there is no shipment.
+def sync(peer: Peer, shipment: Shipment, project: str, progress: Progress) -> SyncReport:
+    """Make the peer's mirror right and the job's working copy of it.
 
     Call it in one thread per node, once per file system.  Raises NodeUnusable (no room, a refused file), LinkLost, and
     LauncherError when the snapshot itself was changed; the mirror then has no manifest, and the next sync mends it.
     """
     began = time.monotonic()
-    if shipment is None:
-        made = peer.ask("working_copy", project=None)
-        return SyncReport(peer.host.name, made["code"], None, 0, 0, 0.0, time.monotonic() - began)
     with _released_on_error(peer):
         way, sent, size, notes = _mirror(peer, shipment, project, progress)
         mirrored = time.monotonic()
-        made = peer.ask("working_copy", project=project)
+        made = peer.ask("working_copy")
     copied = time.monotonic()
     return SyncReport(peer.host.name, made["code"], way, sent, size, mirrored - began, copied - mirrored, notes)
 

@@ -3,7 +3,7 @@
     <workdir>/node/agents/<hash>.pyz and <hash>.<python>
     <workdir>/node/mirrors/<project>/tree/  manifest.json  lock
     <workdir>/node/jobs/<job id>/code/ output/<channel>/ input/config/        one per file system
-    <workdir>/node/jobs/<job id>/rank-<r>/spool/                              one per node
+    <workdir>/node/jobs/<job id>/rank-<r>/spool/                              one per node; spool-<n>/ after requeue n
 
 Runs on the nodes: standard library only, Python 3.8.
 """
@@ -12,7 +12,8 @@ import os
 
 _JOINTS = str.maketrans("", "", "._-")
 """what a plain name may have beside letters and digits, not at its beginning"""
-
+CHANNELS = ("model", "checkpoints", "tensorboard")
+"""directories below a job's output/"""
 
 
 class Layout:
@@ -44,11 +45,16 @@ class Layout:
     def config(self, job_id):
         return os.path.join(self.job(job_id), "input", "config")
 
+    def make_outputs(self, job_id):
+        """The directories that a job finds beside its working copy."""
+        for directory in [os.path.join(self.output(job_id), channel) for channel in CHANNELS] + [self.config(job_id)]:
+            os.makedirs(directory, exist_ok=True)
+
     def rank(self, job_id, rank):
         return os.path.join(self.job(job_id), "rank-%d" % rank)
 
-    def spool(self, job_id, rank):
-        return os.path.join(self.rank(job_id, rank), "spool")
+    def spool(self, job_id, rank, requeue=0):
+        return os.path.join(self.rank(job_id, rank), "spool-%d" % requeue if requeue else "spool")
 
 
 def _checked(name):

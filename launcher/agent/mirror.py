@@ -28,7 +28,6 @@ BLOCK = 1 << 20
 _ZEROS = bytes(BLOCK)
 LARGE = 256 << 10
 """bytes from which on the difference to an old version may be worth computing"""
-CHANNELS = ("model", "checkpoints", "tensorboard")
 
 
 def begin(session, request):
@@ -93,17 +92,14 @@ def commit(session, request):
 
 
 def working_copy(session, request):
-    """{project or None}: make jobs/<id>/code from the locked mirror (None: an empty one), and the job's other directories."""
+    """Make jobs/<id>/code from the locked mirror, and the job's other directories."""
     layout, job = session.layout, session.job
     code = layout.code(job)
     os.makedirs(layout.job(job), 0o700, exist_ok=True)
-    for directory in [os.path.join(layout.output(job), channel) for channel in CHANNELS] + [layout.config(job)]:
-        os.makedirs(directory, exist_ok=True)
+    layout.make_outputs(job)
     made = not os.path.isdir(code)
-    if made and request.get("project"):
+    if made:
         copy_tree(_current(session).tree, code)
-    elif made:
-        os.makedirs(code)
     release(session, {})
     return {"code": code, "made": made}
 

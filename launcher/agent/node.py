@@ -12,22 +12,25 @@ from launcher.agent.follow import Follower
 from launcher.agent.spool import Spool, family, wish_warning
 from launcher.agent.wire import text
 
-
 _STEP_TELLS = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES", "SLURM_STEP_ID", "SLURMD_NODENAME")
 """what Slurm says to a task about its part of the allocation"""
 
 
 def hello(session, request):
-    """Tell everything the plan for this node depends on; with a `nonce`, make the job's directory and leave it there."""
-    if request.get("nonce"):
-        os.makedirs(session.layout.job(session.job), mode=0o700, exist_ok=True)
-        with open(os.path.join(session.layout.job(session.job), "nonce-%d" % session.rank), "w") as file:
-            file.write(request["nonce"])
+    """Tell everything the plan for this node depends on; with a `nonce`, make the job's directory and leave it there.
+
+    With `no_code` the working copy is an empty one, and made at once.
+    """
+    seen = _leave_nonce(session, request["nonce"]) if request.get("nonce") else {}
+    if request.get("no_code"):
+        session.layout.make_outputs(session.job)
+        os.makedirs(session.layout.code(session.job), exist_ok=True)
     binaries, python = _interpreter(request.get("python"), request.get("venv"))
     path = os.pathsep.join(([binaries] if binaries else []) + [os.environ.get("PATH", os.defpath)])
     return {
         **facts.machine(session.layout.root),
         "job_dir": session.layout.job(session.job),
+        "nonces": seen,
         "bin": binaries,
         "python": python or facts.which("python3", path=path),
         "programs": {name: facts.which(name, path=path) for name in request.get("programs", [])},
@@ -35,6 +38,24 @@ def hello(session, request):
         "slurm": {name: value for name, value in os.environ.items() if name in _STEP_TELLS},
         "sees": os.path.isdir(request["sees"]) if request.get("sees") else None,
     }
+
+
+def _leave_nonce(session, nonce):
+    """{rank: nonce} of all nodes that have written into this very directory: they share a file system with this one.
+
+    Each writes before it looks, so of two that share one at least the later sees the other.
+    """
+    directory, found = session.layout.job(session.job), {}
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    own = os.path.join(directory, "nonce-%d" % session.rank)
+    with open(own + ".part", "w") as file:
+        file.write(nonce)
+    os.replace(own + ".part", own)
+    for entry in os.listdir(directory):
+        if entry.startswith("nonce-") and not entry.endswith(".part"):
+            with open(os.path.join(directory, entry)) as file:
+                found[entry[len("nonce-") :]] = file.read()
+    return found
 
 
 def _interpreter(python, venv):
@@ -51,20 +72,11 @@ def _interpreter(python, venv):
     return os.path.dirname(os.path.abspath(python)), os.path.abspath(python)
 
 
-def nonces(session, request):
-    """{rank: nonce} of all nodes that wrote into this very directory: they share a file system with this one."""
-    found = {}
-    for entry in os.listdir(session.layout.job(session.job)):
-        if entry.startswith("nonce-"):
-            with open(os.path.join(session.layout.job(session.job), entry)) as file:
-                found[entry[len("nonce-") :]] = file.read()
-    return {"nonces": found}
-
-
 def start(session, request):
     """Start the command unless this attempt was started before, and follow its spool either way."""
     spool, attempt = _spool(session), request["attempt"]
     said = ""
+    session.held.pop("port", lambda: None)()
     with session.starting:
         fresh = spool.claim(attempt)
         if fresh:
@@ -182,7 +194,8 @@ def warn(session, request):
 def sweep(session, request):
     """End every process that carries the job's marks or was below its agent, and remove the job's directory when asked to."""
     marks, job = request["marks"], session.layout.job(session.job)
-    spools = [Spool(os.path.join(job, entry, "spool")) for entry in _entries(job) if entry.startswith("rank-")]
+    ranks = [os.path.join(job, entry) for entry in _entries(job) if entry.startswith("rank-")]
+    spools = [Spool(os.path.join(rank, entry)) for rank in ranks for entry in _entries(rank) if entry.startswith("spool")]
 
     def ours():
         return sorted(set(procs.marked(marks)).union(*(family(spool) for spool in spools)) - {os.getpid()})
@@ -274,12 +287,11 @@ def bye(session, request):
 
 
 def _spool(session):
-    return Spool(session.layout.spool(session.job, session.rank))
+    return Spool(session.layout.spool(session.job, session.rank, session.requeue))
 
 
 OPS = {
     "node_hello": hello,
-    "node_nonces": nonces,
     "node_start": start,
     "node_follow": follow,
     "node_stop": stop,

@@ -12,14 +12,14 @@ from launcher.agent import facts, procs
 _LOWEST, _HIGHEST = 20000, 32767
 """where a free port is looked for; below the usual ephemeral range, which begins at 32768"""
 _TRIES = 200
-_listening = {}
 
 
 def listen(session, request):
-    """Take the asked port, or a free one outside the ephemeral range, and answer the nonce there until `unlisten`."""
+    """Take the asked port, or a free one outside the ephemeral range, and answer the nonce there until the command is started."""
     sock = bind(request["port"]) if request.get("port") else _bind_free()
     sock.listen(256)
-    _listening["sock"] = sock
+    session.held.pop("port", lambda: None)()
+    session.held["port"] = lambda: _unlisten(sock)
     import threading
 
     threading.Thread(target=_serve, args=(sock, request["nonce"].encode()), daemon=True).start()
@@ -83,17 +83,14 @@ def _serve(sock, nonce):
                 continue
 
 
-def unlisten(session, request):
+def _unlisten(sock):
     """Give the port free for the command."""
-    sock = _listening.pop("sock", None)
-    if sock is not None:
-        try:
-            # Wakes the accepting thread, which a mere close would not.
-            sock.shutdown(_socket.SHUT_RDWR)
-        except OSError:
-            pass
-        sock.close()
-    return {}
+    try:
+        # Wakes the accepting thread, which a mere close would not.
+        sock.shutdown(_socket.SHUT_RDWR)
+    except OSError:
+        pass
+    sock.close()
 
 
 def connect(session, request):
@@ -196,4 +193,4 @@ def _holder(port):
     return " (held by another user's process)" if inodes else ""
 
 
-OPS = {"probe_listen": listen, "probe_unlisten": unlisten, "probe_connect": connect, "probe_locate": locate}
+OPS = {"probe_listen": listen, "probe_connect": connect, "probe_locate": locate}

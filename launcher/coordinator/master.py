@@ -37,9 +37,11 @@ def choose(plan: Plan, fleet: Fleet, facts: Mapping[int, Mapping[str, Any]], use
     address = next((c for c in candidates if all("interface" in results[rank][c] for rank in others)), None)
     if address is None:
         raise _nobody_reaches(plan, results, candidates, port)
-    here = fleet.ask_all("probe_locate", "node 0 does not answer", {0: {"address": address}})[0]
+    here = {text: name for name, text in facts[0]["addresses"]}.get(address)
+    if here is None:
+        here = fleet.ask_all("probe_locate", "node 0 does not answer", {0: {"address": address}})[0].get("interface")
     interfaces = {str(rank): results[rank][address]["interface"] for rank in others}
-    return {"address": address, "port": port, "interfaces": {"0": here.get("interface"), **interfaces}, "origin": origin}
+    return {"address": address, "port": port, "interfaces": {"0": here, **interfaces}, "origin": origin}
 
 
 def _listen(plan: Plan, fleet: Fleet, user: Mapping[str, str], nonce: str) -> int:

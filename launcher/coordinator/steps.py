@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -60,6 +61,7 @@ class Steps:
             Step.SYNC: self._sync,
             Step.PROBE: self._probe,
             Step.START: self._start,
+            Step.WARN: self._warn,
             Step.STOP: lambda: self._stop(why, self._grace(why), 1),
             Step.KILL: lambda: self._stop(why, 0, 2),
             Step.GIVE_UP: lambda: self._give_up(int(why)),
@@ -105,6 +107,18 @@ class Steps:
         node = view.nodes[rank]
         if view.stopping and not (node.drained and node.outcome):
             self._wish([rank], 0 if view.stop_level > 1 else self._grace(view.stopping), view.stopping)
+        elif view.warning is not None and view.passed_on == view.warnings:
+            self._pass_on([rank], view)
+
+    def requeue(self, why: str) -> list[Event]:
+        """Have Slurm put the job back into its queue, unless it has (``why`` is `Requeued`), and let the agents go."""
+        event = allocated.requeue(self._plan, why)
+        fleet = self._fleet
+        if event["type"] == "requeued" and fleet is not None:
+            self._fleet = None
+            with contextlib.suppress(LauncherError):
+                fleet.close()
+        return [event]
 
     def clean_up(self, success: bool) -> list[Event]:
         """Remove what a success leaves on the nodes, and let the agents go."""
@@ -151,7 +165,8 @@ class Steps:
             return [{"type": "reached", "nodes": []}]
         total = len(self._plan.nodes)
         count = _Progress(lambda done, _: self._tell({"type": "progress", "step": "reach", "done": done, "total": total}), total)
-        self._facts = self._fleet.reach(_programs(self._plan), lambda rank: count.update(rank, 1, 1))
+        asked = {"programs": _programs(self._plan), "no_code": not self._folder.code.is_dir()}
+        self._facts = self._fleet.reach(asked, lambda rank: count.update(rank, 1, 1))
         self._check(self._facts)
         nodes = [self._reached_node(rank) for rank in sorted(self._facts)]
         reached = {"type": "reached", "nodes": nodes, "groups": self._groups()}
@@ -203,31 +218,29 @@ class Steps:
         return [*notes, {"type": "note", "message": f"warning: {names}: {text}; `loginctl enable-linger` there prevents it"}]
 
     def _groups(self) -> list[list[int]]:
-        """Nodes that see each other's nonce share a file system: what lies there is brought and fetched once."""
-        assert self._fleet is not None
-        ranks = sorted(self._facts)
-        if len(ranks) == 1:
-            return [ranks]
-        told = self._fleet.ask_all("node_nonces", "not every node can be reached", {rank: {} for rank in ranks})
-        own = {rank: told[rank]["nonces"].get(str(rank)) for rank in ranks}
+        """Nodes of which one has seen the other's nonce share a file system: what lies there is brought and fetched once."""
+        seen = {rank: told["nonces"] for rank, told in self._facts.items()}
+
+        def saw(rank: int, other: int) -> bool:
+            return seen[other].get(str(other)) is not None and seen[rank].get(str(other)) == seen[other][str(other)]
+
         groups: list[list[int]] = []
-        for rank in ranks:
-            seen = told[rank]["nonces"]
-            group = next((g for g in groups if seen.get(str(g[0])) == own[g[0]]), None)
+        for rank in sorted(seen):
+            group = next((g for g in groups if any(saw(rank, other) or saw(other, rank) for other in g)), None)
             group.append(rank) if group is not None else groups.append([rank])
         return groups
 
     def _sync(self) -> list[Event]:
+        assert self._fleet is not None
+        leaders = [group[0] for group in self._view().groups]
+        if not self._folder.code.is_dir():
+            nothing = {"way": None, "files": 0, "bytes": 0, "mirror_seconds": 0.0, "copy_seconds": 0.0}
+            nodes = [{"node": rank, "host": self._plan.nodes[rank].host.name, **nothing} for rank in leaders]
+            return [{"type": "synced", "nodes": nodes}]
         from launcher import code
         from launcher.sync import Shipment, sync
 
-        assert self._fleet is not None
-        leaders = [group[0] for group in self._view().groups]
-        shipment = (
-            Shipment(self._folder.code, code.load(self._folder.root / "code.json").manifest())
-            if self._folder.code.is_dir()
-            else None
-        )
+        shipment = Shipment(self._folder.code, code.load(self._folder.root / "code.json").manifest())
         told_sizes = {"type": "progress", "step": "sync", "unit": "bytes"}
         sizes = _Progress(lambda done, total: self._tell({**told_sizes, "done": done, "total": total}), len(leaders))
         try:
@@ -237,8 +250,7 @@ class Steps:
                 leaders,
             )
         finally:
-            if shipment is not None:
-                shipment.close()
+            shipment.close()
         notes = list(dict.fromkeys(note for report in reports.values() for note in report.notes))
         kept = ("host", "way", "files", "bytes", "mirror_seconds", "copy_seconds")
         told = [{"node": rank, **{key: getattr(report, key) for key in kept}} for rank, report in sorted(reports.items())]
@@ -255,7 +267,6 @@ class Steps:
         if not self._facts:
             self._fleet.resume(view.attempt)
             return [{"type": "following", "adopted": True}]
-        self._fleet.ask_all("probe_unlisten", "node 0 does not answer", {0: {}})
         # Heard of by the loop before any node is told: whoever adopts the job then knows that commands may run.
         self._tell({"type": "starting", "attempt": view.attempt})
         requests = {node.rank: self._request(node.rank, view) for node in self._plan.nodes}
@@ -288,6 +299,23 @@ class Steps:
         """The real values for one node: its host's own of cluster.yaml, and over them what the person set for the job."""
         stored = read_json(self._folder.environment) or {"all": {}, "nodes": {}}
         return {**stored["nodes"].get(str(rank), {}), **stored["all"]}
+
+    def _warn(self) -> list[Event]:
+        """Have the training processes on every node told what Slurm told us."""
+        view = self._view()
+        self._pass_on([rank for rank, node in view.nodes.items() if not node.over], view)
+        return [{"type": "passed on", "count": view.warnings}]
+
+    def _pass_on(self, ranks: list[int], view: View) -> None:
+        """The same warning is heeded once, however often a node hears of it."""
+        assert self._fleet is not None and view.warning is not None
+        if view.warning["signal"] == "SIGTERM":
+            return
+        meant = environ.starts_processes(self._plan.spec.command)
+        wish: dict[str, Any] = {"number": view.warnings, "signal": int(signal.Signals[view.warning["signal"]]), "ranks": meant}
+        for rank in ranks:
+            with contextlib.suppress(NodeError):
+                self._fleet.links[rank].post("node_warn", attempt=view.attempt, **wish)
 
     def _stop(self, reason: str, grace: float, level: int) -> list[Event]:
         view = self._view()

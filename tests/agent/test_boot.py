@@ -291,7 +291,7 @@ def test_beats_keep_a_silent_session_alive(node: Node, monkeypatch: pytest.Monke
     while time.monotonic() < until:
         tick.wait(0.1)
         link.beat()
-    assert link.ask("node_nonces", timeout=5)["nonces"] == {"0": "n"}
+    assert link.ask("probe_locate", timeout=5, address="127.0.0.1")["own"]
 
 
 def test_an_operation_that_is_not_there_is_refused_and_the_session_goes_on(node: Node) -> None:
@@ -300,7 +300,7 @@ def test_an_operation_that_is_not_there_is_refused_and_the_session_goes_on(node:
     for op, arguments in (("node_dance", {}), ("dance", {}), ("node_stop", {})):
         with pytest.raises(NodeUnusable):
             link.ask(op, timeout=5, **arguments)
-    assert link.ask("node_nonces", timeout=5)["nonces"] == {"0": "n"}
+    assert link.ask("probe_locate", timeout=5, address="127.0.0.1")["own"]
 
 
 def test_goodbye_ends_the_agent_before_close_returns(node: Node) -> None:

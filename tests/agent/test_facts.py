@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,9 @@ def test_a_port_is_held_until_it_is_given_free(node: Node) -> None:
     assert told["127.0.0.1"] == {"local": "127.0.0.1", "interface": "lo"}
     with pytest.raises(NodeUnusable, match=rf"port {port} is taken on this node \(held by pid \d+"):
         node.connect()[0].ask("probe_listen", port=port, nonce="other")
-    link.ask("probe_unlisten")
-    with socket.socket() as mine:
-        mine.bind(("0.0.0.0", port))  # as torch's store will
-        mine.listen()
+    take = f"import socket; s = socket.socket(); s.bind(('0.0.0.0', {port})); s.listen()"  # as torch's store will
+    node.post_start(link, [sys.executable, "-c", take])
+    assert node.wait_for("outcome")["exit_code"] == 0
 
 
 @pytest.mark.root
@@ -138,9 +138,16 @@ def test_an_address_is_found_among_the_nodes_own(node: Node) -> None:
 
 def test_nodes_of_one_directory_see_each_others_nonce(node: Node) -> None:
     """That is how a shared file system is found out."""
-    link, _ = node.connect()
+    node.job.mkdir(parents=True)
     (node.job / "nonce-3").write_text("other")
-    assert link.ask("node_nonces")["nonces"] == {"0": "n", "3": "other"}
+    assert node.connect()[1]["nonces"] == {"0": "n", "3": "other"}
+
+
+def test_without_code_the_working_copy_is_there_at_once(node: Node) -> None:
+    """An empty one, beside the directories of every job."""
+    node.link().connect(nonce="n", python=None, venv=None, programs=[], no_code=True)
+    assert list((node.job / "code").iterdir()) == []
+    assert sorted(path.name for path in (node.job / "output").iterdir()) == ["checkpoints", "model", "tensorboard"]
 
 
 def test_byte_code_is_compiled_once_and_a_full_disk_is_no_error(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_same_warning_is_passed_on_once(node: Node) -> None:
     [
         "'{python}' -Suc \"$T_CATCHES\" | cat",
         "true; ('{python}' -Suc \"$T_CATCHES\")",
-        "env A=1 /bin/sh -c \"'{python}' -Suc \\\"\\$T_CATCHES\\\"; :\"",
+        'env A=1 /bin/sh -c "\'{python}\' -Suc \\"\\$T_CATCHES\\"; :"',
         "timeout 50 '{python}' -Suc \"$T_CATCHES\"",
     ],
 )

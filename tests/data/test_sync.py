@@ -328,12 +328,6 @@ def test_a_mirror_that_is_a_link_farm_deletes_nothing_outside(bench: Bench, tmp_
     assert (tmp_path / "precious" / "model.py").read_text() == "mine"
 
 
-def test_without_a_source_folder_the_working_copy_is_empty(bench: Bench) -> None:
-    """The command starts in an empty directory, with the job's others beside it."""
-    report = sync(bench.peer(), None, "proj", lambda done, total: None)
-    assert os.listdir(report.code) == [] and report.way is None
-
-
 def test_a_working_copy_that_is_there_is_left_alone(bench: Bench) -> None:
     """A sync that is repeated after a lost reply must not replace the code under a command that may run already."""
     bench.send()

@@ -24,6 +24,7 @@ from launcher import owner
 from launcher.backends import detached
 from launcher.errors import LauncherError, SlurmSilent, SubmitRefused
 from launcher.model import Node, Plan, SlurmOptions, from_json, to_json
+from launcher.slurm import ask
 from launcher.slurm.allocation import Allocation, allocation
 from launcher.slurm.nodes import hosts
 from launcher.store import Folder, read_json, write_json
@@ -78,6 +79,9 @@ def submit(plan: Plan, folder: Folder) -> str:
         shutil.rmtree(folder.batch, ignore_errors=True)
         raise
     write_json(folder.slurm, {**record, "slurm_job_id": number})
+    with contextlib.suppress(SlurmSilent):
+        # Asked once the job is in the queue, where it costs no time.
+        write_json(folder.slurm, {**record, "slurm_job_id": number, "cluster": ask.config("ClusterName")})
     return number
 
 

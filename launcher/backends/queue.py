@@ -142,13 +142,25 @@ def _answer(folder: Folder) -> Answer | None:
     number = batch.number_of(folder)
     if number is None:
         return None
-    submitted = (read_json(folder.slurm) or {}).get("submitted_at")
-    return ask.job_state(number, submitted, name=folder.job_id)
+    record = read_json(folder.slurm) or {}
+    answer = ask.job_state(number, record.get("submitted_at"), name=folder.job_id)
+    if isinstance(answer, ask.NoSuchJob) and record.get("cluster"):
+        return _of_another_cluster(record["cluster"]) or answer
+    return answer
+
+
+def _of_another_cluster(ours: str) -> ask.NoAnswer | None:
+    """Homes are shared by clusters, too: the Slurm of another one says nothing about our job."""
+    try:
+        asked = ask.config("ClusterName")
+    except SlurmSilent as error:
+        return ask.NoAnswer(error.lines or (error.what,))
+    return None if asked == ours else ask.NoAnswer((f"this machine belongs to the cluster {asked}, the job to {ours}",))
 
 
 def _evidence(folder: Folder) -> Evidence:
     submitted = (read_json(folder.slurm) or {}).get("submitted_at") or 0.0
-    return Evidence(folder.cancel_level() > 0, time.time() - submitted, _log(folder))
+    return Evidence(folder.cancel_level() > 0, time.time() - submitted, _log(folder), _beats(folder))
 
 
 def _log(folder: Folder) -> tuple[str, ...] | None:

@@ -45,6 +45,8 @@ class Evidence:
     """seconds since `submit` began"""
     log: tuple[str, ...] | None = None
     """the last lines of the batch step's log; None where there is no log"""
+    beats: bool = False
+    """the batch step has shown just now that it lives"""
 
 
 def standing(view: View, answer: Report | NoSuchJob | NoAnswer | None, evidence: Evidence) -> Standing:
@@ -62,6 +64,8 @@ def standing(view: View, answer: Report | NoSuchJob | NoAnswer | None, evidence:
         words = "; ".join(answer.words)
         return Standing(view.status, "unknown", None, f"Slurm does not answer: {words}" if words else "Slurm does not answer")
     if isinstance(answer, NoSuchJob):
+        if evidence.beats:
+            return Standing(view.status, "alive")
         return _lost("Slurm knows no such job any more, and it left no end", evidence)
     return _ended(view, answer, evidence) if answer.state.ended else _living(view, answer)
 

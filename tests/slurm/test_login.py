@@ -100,9 +100,13 @@ def test_a_job_is_taken_out_of_the_queue(desk: Desk) -> None:
 def test_ctrl_c_of_an_attached_submit_stops_a_job_that_waits(desk: Desk) -> None:
     """As it does one that runs."""
     desk.file("held.yaml", HELD)
-    words = " ".join([desk.slurm.python, "-m launcher submit --cluster held.yaml -- true"])
-    done = desk.slurm.run(desk.slurm.login, f"timeout --signal=INT 4 {words}; echo exit $?", check=False)
-    assert "JobHeldUser" in done.stderr and "stopping the job" in done.stderr
+    said, pid = desk.slurm.shared / "said", desk.slurm.shared / "pid"
+    script = f"echo $$ >pid; exec {desk.slurm.python} -m launcher submit --cluster held.yaml -- true 2>said"
+    submit = subprocess.Popen(desk.slurm.argv(desk.slurm.login, script), stdout=subprocess.DEVNULL)
+    eventually(lambda: said.exists() and "JobHeldUser" in said.read_text(), "submit says why the job waits")
+    desk.slurm.run(desk.slurm.login, ["kill", "-INT", pid.read_text().strip()])
+    assert submit.wait(60) == 130
+    assert "stopping the job" in said.read_text()
     assert desk.status()["status"] == "Terminated"
     assert desk.slurm.run(desk.slurm.login, ["squeue", "--noheader"]).stdout == ""
 

@@ -79,6 +79,7 @@ TABLE = [
     # Slurm has forgotten it, or its number is another job's
     (RUNS, GONE, LOG, ("Failed", "lost", "Lost", 69, True)),
     (WAITS, GONE, LOG, ("Failed", "lost", "Lost", 69, True)),
+    (RUNS, GONE, Evidence(beats=True), ("Running", "alive", None, None, False)),
     # sbatch is at it, or was cut short
     (WAITS, None, Evidence(age=1.0), ("Submitted", "starting", None, None, False)),
     (WAITS, None, Evidence(age=100.0), ("Failed", "lost", "Lost", 69, True)),

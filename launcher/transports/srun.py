@@ -28,6 +28,7 @@ _OTHERS = re.compile(r"SSH_(CLIENT|CONNECTION|TTY)\Z")
 """what speaks of the log-in from which the allocation was made"""
 _BUSY = re.compile(r"Unable to create step.*nodes are busy|step creation temporarily disabled", re.IGNORECASE)
 _GONE = re.compile(r"Invalid job id|Job has expired|already complet", re.IGNORECASE)
+_CANCELLED = re.compile(rb"error: \*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT ")
 _NO_PYTHON = re.compile(r"execve\(\):? *(\S+): (.+)")
 
 
@@ -94,6 +95,11 @@ def environment(ours: Mapping[str, str]) -> dict[str, str]:
         for name, value in ours.items()
         if not _OTHERS.match(name) and (not _SLURMS.match(name) or _KEPT.match(name))
     }
+
+
+def is_cancelled(said: bytes) -> bool:
+    """Whether slurmstepd's words, as srun passes them on, say that Slurm ends the step or the job."""
+    return _CANCELLED.search(said) is not None
 
 
 def failure(order: Order, status: int | None, lines: Sequence[str]) -> NodeGone:

@@ -96,7 +96,7 @@ class Step:
         self._thread: threading.Thread | None = None
         self._failure: NodeError | None = None
         self._tail = self._printed = b""
-        self._leaving = self._cut = False
+        self._leaving = self._cut = self._cancelled = False
 
     def transport(self, host: Host) -> SrunTransport:
         """The way to the task on a host; starts the step if need be, and waits until the task has shown up.
@@ -336,6 +336,10 @@ class Step:
 
     def _hear_stderr(self, piece: bytes) -> None:
         self._tail = (self._tail + piece)[-_KEPT:]
+        if not self._cancelled and srun.is_cancelled(self._tail):
+            # Tasks that were still starting could not tell.
+            self._cancelled = True
+            self._heard(self._order.nodes[0], "SIGTERM")
         if not piece:
             self._close_stream("stderr")
 

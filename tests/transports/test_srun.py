@@ -72,6 +72,13 @@ def test_what_srun_says_becomes_a_sentence(said: list[str], sentence: str) -> No
     assert error.lines == tuple(said) and error.next_step
 
 
+def test_slurms_words_for_a_cancelled_step_are_known() -> None:
+    """Of the step by srun, of the job by its batch step; not what a task says of itself."""
+    for said in (b"STEP 39.0 ON n-three CANCELLED AT 2026-11-30T11:55:29 ***", b"JOB 7 ON m1 CANCELLED AT 2026 DUE TO TIME ***"):
+        assert srun.is_cancelled(b"slurmstepd-m1: error: *** " + said + b"\n")
+    assert not srun.is_cancelled(b"slurmstepd-m1: error: *** STEP 16.0 ON m1 FAILED (non-zero exit code) ***\n")
+
+
 def test_the_step_in_the_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch script and Slurm's own steps are none."""
     programs = Programs(tmp_path)

@@ -105,7 +105,7 @@ def orders(
     """
     job_dir = str(place.facts["job_dir"])
     folders = Folders(f"{job_dir}/code/", f"{job_dir}/input/config/", f"{job_dir}/output/")
-    settings = contract(plan.job_id, master, len(plan.nodes), node.rank, place.nproc, folders)
+    settings = contract(plan.job_id, master, len(plan.nodes), node.rank, place.nproc, folders, restarts=plan.restarts)
     defaults = {**_defaults(len(plan.nodes), place.interface), **torchrun}
     # MASTER_ADDR and MASTER_PORT of the user are in ``master`` already: they were checked there.
     own = {name: value for name, value in user.items() if name not in settings}

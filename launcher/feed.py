@@ -24,6 +24,7 @@ _TOGETHER_SECONDS = 0.03
 """what changes within this time of the last look is looked at in one go"""
 _BAR_SECONDS = 1.0
 """how often a progress bar that redraws its line is told"""
+_NODE = re.compile(r"(?:requeue-\d+/)?node-(\d+)/")
 _RANK = re.compile(r"ranks/attempt_(\d+)/(?:run_\d+_)?restart_(\d+)/(\d+)/(stdout|stderr)\.log\Z")
 
 
@@ -128,9 +129,12 @@ class Feed:
     def _add(self, path: Path) -> None:
         if path in self._logs or path.suffix != ".log":
             return
-        top, _, below = path.relative_to(self._folder.logs).as_posix().partition("/")
-        match = _RANK.match(below)
-        node = int(top.partition("-")[2])
+        name = path.relative_to(self._folder.logs).as_posix()
+        top = _NODE.match(name)
+        if top is None:
+            return
+        match = _RANK.match(name, top.end())
+        node = int(top[1])
         log = _Log(path, node, int(match[3]) if match else None, match[4] if match else path.stem)
         if self._tail is not None:
             log.offset = start_of_tail(path, self._tail)

@@ -46,6 +46,8 @@ class Address:
     rank: int
     job_id: str
     options: SshOptions | transports.Way = SshOptions()
+    requeue: int = 0
+    """which of the job's starts by Slurm this is"""
 
 
 @dataclass
@@ -216,7 +218,8 @@ class Link:
             marker = bootstrap.Marker()
             request = {"id": 0, "op": "node_hello", **first}
             order = {"agent": bootstrap.agent_name(), "workdir": self.host.workdir}
-            text = bootstrap.boot_line() + marker.order(**order, first=request, job=self.address.job_id, rank=self.rank)
+            whose = {"job": self.address.job_id, "rank": self.rank, "requeue": self.address.requeue}
+            text = bootstrap.boot_line() + marker.order(**order, first=request, **whose)
             rest = bootstrap.await_marker(channel, text, marker, self.host)
             deadline = time.monotonic() + bootstrap.BOOT_SECONDS
             rest = rest or bootstrap.receive_early(channel, self.host, deadline)

@@ -90,6 +90,9 @@ class SlurmOptions:
     nodelist: str | None = None
     exclude: str | None = None
     dependency: str | None = None
+    requeue: bool | None = None
+    """as the job's own, which wins; None: no"""
+    max_requeues: int | None = None
     workdir: str | None = None
     """where the launcher keeps its things on a node; None: $LAUNCHER_HOME, which all nodes see"""
     sbatch: Mapping[str, Any] = field(default_factory=dict)
@@ -129,6 +132,10 @@ class JobSpec:
     """seconds between TERM and KILL"""
     collect: tuple[str, ...] = ("model", "tensorboard")
     """output channels brought here at the end"""
+    requeue: bool = False
+    """in Slurm's queue: go on under the same id where the nodes were taken away, or the training made way for a time limit"""
+    max_requeues: int = 10
+    """how often at most"""
     keep: bool = False
     """keep the working copy and the spool on the nodes after a success"""
     max_code_bytes: int = 1 << 30
@@ -157,6 +164,8 @@ class Plan:
     """the file that the hosts were read from; None: built in, or named by --hosts"""
     allocation: str | None = None
     """Slurm's number of the job whose nodes these are; None outside of Slurm, and while it has not started"""
+    restarts: int = 0
+    """how often Slurm had requeued the job when it gave these nodes (SLURM_RESTART_COUNT)"""
     detached: bool = False
     """nobody watches: the job must survive every log-out"""
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -168,6 +177,11 @@ class Plan:
     def batch(self) -> bool:
         """True for a job that is put into Slurm's queue: its coordinator is the batch step."""
         return self.template is not None
+
+    @property
+    def requeue(self) -> int:
+        """Which of the starts by Slurm this is; 0 also for a job in somebody's own allocation, which has no earlier ones."""
+        return self.restarts if self.batch else 0
 
 
 @dataclass(frozen=True)

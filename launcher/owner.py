@@ -13,11 +13,6 @@ FRESH_SECONDS = 30.0
 """a record of another host counts as alive while its heartbeat is younger"""
 
 
-CANCEL_SIGNALS = {1: "SIGUSR1", 2: "SIGINT"}
-"""by which the coordinator of a job in Slurm's queue hears at once that it is to stop, with grace or now: inotify does not
-cross machines, and some file systems hide a new file for a while"""
-
-
 def here() -> dict[str, Any]:
     """The record of this process, without its heartbeat."""
     pid = os.getpid()

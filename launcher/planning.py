@@ -52,6 +52,8 @@ class Request:
     max_run_time: float | None = None
     grace: float | None = None
     collect: tuple[str, ...] | None = None
+    requeue: bool | None = None
+    max_requeues: int | None = None
     keep: bool | None = None
     max_code_size: int | None = None
     detached: bool = False
@@ -80,6 +82,8 @@ class _Settings:
         self.origins: dict[str, str] = {}
         self.allocation: str | None = None
         """Slurm's number of the job that we are in, where its nodes are the inventory"""
+        self.restarts = 0
+        """how often Slurm had requeued that job"""
 
     @property
     def detached(self) -> bool:
@@ -113,7 +117,7 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     nodes = () if queued else _nodes(settings, cluster, warnings)
     template = _template(settings, cluster) if queued else None
     user = _user_environment(request, job, settings, environment)
-    spec = _spec(settings, command, user, _count(settings) if queued else len(nodes), warnings)
+    spec = _requeued(settings, cluster, _spec(settings, command, user, _count(settings) if queued else len(nodes), warnings))
     source = spec.source_dir
     now = time.time()
     from launcher.code import project_name
@@ -131,6 +135,7 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
         slurm=cluster.slurm,
         template=template and dataclasses.replace(template, env=environ.masked(template.env)),
         allocation=settings.allocation,
+        restarts=settings.restarts,
         detached=request.detached,
         origins=settings.origins,
         created_at=now,
@@ -206,7 +211,7 @@ def _allocated(settings: _Settings, cluster: Cluster, environment: Mapping[str, 
     if settings.detached and given.batch:
         step = "leave it out: the job's output goes to the batch script's, and its exit code is ours"
         raise UsageError("-d in a batch script: the script would go on to its end, and Slurm would end the job", next_step=step)
-    settings.allocation = given.job_id
+    settings.allocation, settings.restarts = given.job_id, given.restart_count
     settings.origins["backend"] = settings.origins["allocation"] = f"the Slurm allocation {given.job_id}"
     name = cluster.name if cluster.path else given.cluster or "slurm"
     return dataclasses.replace(cluster, name=name, backend="slurm", hosts=hosts(given, _template(settings, cluster)))
@@ -389,12 +394,28 @@ def _spec(settings: _Settings, command: Command, user: Mapping[str, str], nodes:
         grace=settings.get("grace", JobSpec.grace),
         collect=_channels(settings.get("collect")),
         keep=bool(settings.get("keep", False)),
+        requeue=bool(settings.get("requeue", False)),
+        max_requeues=int(settings.get("max_requeues", JobSpec.max_requeues)),
         max_code_bytes=settings.get("max_code_size", JobSpec.max_code_bytes),
     )
     if spec.source_dir is not None and not Path(spec.source_dir).is_dir():
         raise UsageError("there is no such source folder", where=spec.source_dir, next_step="check --source-dir")
     _check_script(command, spec.source_dir)
     return spec
+
+
+def _requeued(settings: _Settings, cluster: Cluster, spec: JobSpec) -> JobSpec:
+    """With what the cluster file says of going back into Slurm's queue; UsageError where there is no queue to go to."""
+    if cluster.backend != "slurm" or settings.allocation is not None:
+        if spec.requeue:
+            what = "only a job in Slurm's queue can be requeued"
+            step = "leave it out; a batch script of yours asks for it by `#SBATCH --requeue`"
+            raise UsageError(what, where=settings.origins["requeue"], next_step=step)
+        return spec
+    said: dict[str, Any] = {"requeue": cluster.slurm.requeue, "max_requeues": cluster.slurm.max_requeues}
+    found = {name: value for name, value in said.items() if value is not None and settings.origins[name] == "built-in"}
+    settings.origins.update(dict.fromkeys(found, str(cluster.path)))
+    return dataclasses.replace(spec, **found)
 
 
 def _processes(settings: _Settings, command: Command) -> int | None:

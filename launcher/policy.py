@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from launcher.status import Status
+from launcher.view import NodeView as NodeView  # noqa: PLC0414 - handed on
+from launcher.view import View as View  # noqa: PLC0414 - handed on
 
 MAX_PORT_RACES = 3
 """how often a lost race for MASTER_PORT is answered by a new attempt"""
@@ -28,132 +30,17 @@ class Step(enum.Enum):
     SYNC = "bring the code to every node"
     PROBE = "find the address and port of node 0"
     START = "start the command on every node, or go on following it"
+    WARN = "pass a warning of Slurm's on to the training processes"
     WAIT = "wait for the next event"
     GIVE_UP = "take a node that stays silent for lost"
     STOP = "stop the command on every node, with grace"
     KILL = "end the command on every node now"
     DIAGNOSE = "find out what went wrong first"
     RETRY = "start again with another port"
+    REQUEUE = "go back into Slurm's queue, to go on from the checkpoint that was written"
     COLLECT = "bring the outputs here"
     FINISH = "write the end"
     LEAVE = "the job is over"
-
-
-@dataclass
-class NodeView:
-    """One node, as its events tell."""
-
-    rank: int
-    host: str
-    address: str | None = None
-    nproc: int | None = None
-    pid: int | None = None
-    started: bool = False
-    exit_code: int | None = None
-    exited_at: int | None = None
-    """number of the event that told the command's end: a smaller one was heard of first"""
-    outcome: dict[str, Any] | None = None
-    drained: bool = False
-    lost_since: float | None = None
-    lost_for_good: str | None = None
-    log_begins: int = 0
-    """bytes of its stderr.log that are of earlier attempts"""
-    workers_gone: list[dict[str, Any]] = field(default_factory=list)
-    workers: dict[int, int] = field(default_factory=dict)
-    """{local rank: global rank}"""
-
-    @property
-    def finished(self) -> bool:
-        """True when nothing runs here any more, as far as can be known; bytes of its logs may still be on their way."""
-        return self.outcome is not None or self.lost_for_good is not None
-
-    @property
-    def over(self) -> bool:
-        """True when nothing more can come from this node in this attempt."""
-        return (self.drained and self.outcome is not None) or self.lost_for_good is not None
-
-    @property
-    def failed(self) -> bool:
-        """True when the command did not end well here."""
-        if self.lost_for_good is not None:
-            return True
-        return self.outcome is not None and (self.outcome.get("kind") != "exited" or self.outcome.get("exit_code") != 0)
-
-    @property
-    def status(self) -> str:
-        """A word for people."""
-        if self.lost_for_good is not None:
-            return "lost"
-        if self.outcome is not None:
-            return "failed" if self.failed else "ended"
-        if self.lost_since is not None:
-            return "unreachable"
-        return "running" if self.started else "reached" if self.address else "waiting"
-
-
-@dataclass
-class View:
-    """A job, as its events tell."""
-
-    nodes: dict[int, NodeView] = field(default_factory=dict)
-    attempt: int = 0
-    submitted_at: float | None = None
-    """when it was put into a batch system's queue"""
-    created_at: float | None = None
-    started_at: float | None = None
-    """when the command ran on all nodes"""
-    ended_at: float | None = None
-    reached: bool = False
-    """by the coordinator that lives now"""
-    synced: bool = False
-    master: tuple[str, int] | None = None
-    interfaces: dict[int, str | None] = field(default_factory=dict)
-    groups: list[list[int]] = field(default_factory=list)
-    """nodes that share a file system; every node is in one group"""
-    starting: bool = False
-    following: bool = False
-    """by the coordinator that lives now"""
-    cancel: int = 0
-    revoked: dict[str, Any] | None = None
-    """how Slurm said that it ends the job"""
-    stopping: str | None = None
-    stopping_at: float = 0.0
-    stop_level: int = 0
-    broken: dict[str, Any] | None = None
-    """what kept the job from starting"""
-    diagnosed: bool = False
-    failure: dict[str, Any] | None = None
-    port_race: bool = False
-    collected: bool = False
-    left: dict[int, list[str]] = field(default_factory=dict)
-    """{node: output channels of which something stayed there}"""
-    collect_error: str | None = None
-    collecting: bool = False
-    model: str | None = None
-    end: dict[str, Any] | None = None
-    coordinator: dict[str, Any] | None = None
-    key_unavailable: str | None = None
-    count: int = 0
-
-    @property
-    def status(self) -> Status:
-        """PAI's word for where the job is."""
-        if self.end is not None:
-            return Status(self.end["status"])
-        if self.started_at is not None or self.starting:
-            return Status.RUNNING
-        if self.coordinator is not None:
-            return Status.INITIALIZING
-        return Status.CREATED if self.submitted_at is None else Status.SUBMITTED
-
-    @property
-    def ending(self) -> bool:
-        """Somebody wants the job's end: its user, or Slurm."""
-        return self.cancel > 0 or self.revoked is not None
-
-    @property
-    def all_over(self) -> bool:
-        return bool(self.nodes) and all(node.over for node in self.nodes.values())
 
 
 def fold(events: Iterable[Mapping[str, Any]], view: View | None = None) -> View:
@@ -230,6 +117,8 @@ def _agent(view: View, event: Mapping[str, Any]) -> None:
         for worker in told["workers"]:
             if worker.get("local_rank") is not None and worker.get("rank") is not None:
                 node.workers[worker["local_rank"]] = worker["rank"]
+    elif kind == "warned":
+        view.heeded = view.heeded or bool(told.get("told"))
     elif kind == "worker gone":
         node.workers_gone.append({**told, "seen": view.count})
     elif kind == "exited":
@@ -282,6 +171,29 @@ def _revoked(view: View, event: Mapping[str, Any]) -> None:
         view.stopping = "allocation"
 
 
+def _warning(view: View, event: Mapping[str, Any]) -> None:
+    view.warning, view.warnings = dict(event), view.warnings + 1
+    if event["signal"] == "SIGTERM":
+        # Slurm has sent it to every process itself.
+        view.passed_on, view.heeded = view.warnings, True
+
+
+def _passed_on(view: View, event: Mapping[str, Any]) -> None:
+    view.passed_on = event["count"]
+
+
+def _requeued(view: View, event: Mapping[str, Any]) -> None:
+    """Slurm has it again: nothing of what was reached or started holds any more, and other nodes may come."""
+    if event["requeue"] <= view.requeues:
+        return
+    kept = View(attempt=view.attempt + 1, submitted_at=view.submitted_at, requeues=event["requeue"], count=view.count)
+    view.__dict__.update(kept.__dict__)
+
+
+def _requeue_failed(view: View, event: Mapping[str, Any]) -> None:
+    view.requeue_error = event["message"]
+
+
 def _stopping(view: View, event: Mapping[str, Any]) -> None:
     if view.stopping is None:
         view.stopping_at = event["time"]
@@ -296,7 +208,7 @@ def _diagnosis(view: View, event: Mapping[str, Any]) -> None:
 
 
 def _attempt(view: View, event: Mapping[str, Any]) -> None:
-    view.attempt = event["attempt"]
+    view.attempt, view.races = event["attempt"], view.races + 1
     view.master, view.starting, view.following = None, False, False
     view.stopping, view.stop_level, view.diagnosed, view.failure, view.port_race = None, 0, False, None, False
     # A new step has new agents.
@@ -348,6 +260,10 @@ _FOLDS = {
     "broken": _broken,
     "cancel": _cancel,
     "revoked": _revoked,
+    "warning": _warning,
+    "passed on": _passed_on,
+    "requeued": _requeued,
+    "requeue failed": _requeue_failed,
     "stopping": _stopping,
     "diagnosis": _diagnosis,
     "attempt": _attempt,
@@ -367,12 +283,19 @@ class Rules:
     grace: float = 30.0
     node_patience: float = 180.0
     """how long one node may be out of reach while others are not"""
+    requeue: bool = False
+    """a job that has made way, or lost a node, goes back into Slurm's queue"""
 
 
 def decide(view: View, rules: Rules, now: float) -> tuple[Step, str]:
-    """The next step; with STOP and KILL the reason (`failure`, `cancel`, `allocation`, `max_run_time`), with GIVE_UP a rank."""
+    """The next step; with STOP and KILL the reason (`failure`, `cancel`, `allocation`, `max_run_time`), with GIVE_UP a rank.
+
+    With REQUEUE it is the reason code, `Requeued` where Slurm has done so already.
+    """
     if view.end is not None:
         return Step.LEAVE, ""
+    if view.taken_back and (view.all_over or not view.starting):
+        return Step.REQUEUE, "Requeued"
     # What was collected needs no node any more; a coordinator before us may have cleaned them up already.
     if view.broken is not None or view.collected or (view.ending and not view.starting):
         return Step.FINISH, ""
@@ -393,7 +316,9 @@ def _prepare(view: View) -> Step:
 
 def _supervise(view: View, rules: Rules, now: float) -> tuple[Step, str]:
     if view.all_over:
-        return _conclude(view), ""
+        return _conclude(view, rules)
+    if view.passed_on < view.warnings:
+        return Step.WARN, ""
     reason = _why_stop(view, rules, now)
     if reason and view.stop_level == 0:
         return (Step.KILL if view.cancel > 1 else Step.STOP), reason
@@ -429,22 +354,35 @@ def _why_stop(view: View, rules: Rules, now: float) -> str | None:
         return "cancel"
     if view.revoked is not None:
         return "allocation"
-    if any(node.failed for node in view.nodes.values()):
+    if any(node.failed for node in view.nodes.values()) and now >= _bears_until(view, rules):
         return "failure"
     limit = None if finished else _run_until(view, rules)
     return "max_run_time" if limit is not None and now >= limit else None
+
+
+def _bears_until(view: View, rules: Rules) -> float:
+    """While training makes way, a node that is done first must not cut short what the others write."""
+    return float(view.warning["time"]) + rules.grace if view.heeded and view.warning else 0.0
 
 
 def _run_until(view: View, rules: Rules) -> float | None:
     return None if rules.max_run_time is None or view.started_at is None else view.started_at + rules.max_run_time
 
 
-def _conclude(view: View) -> Step:
+def _conclude(view: View, rules: Rules) -> tuple[Step, str]:
     if not view.diagnosed:
-        return Step.DIAGNOSE
-    if view.port_race and view.attempt < MAX_PORT_RACES and not view.ending:
-        return Step.RETRY
-    return Step.COLLECT
+        return Step.DIAGNOSE, ""
+    if view.port_race and view.races < MAX_PORT_RACES and not view.ending:
+        return Step.RETRY, ""
+    why = makes_way(view) or ("NodeFail" if any(node.lost_for_good for node in view.nodes.values()) else None)
+    if why and rules.requeue and not view.ending and view.requeue_error is None and view.stopping in (None, "failure"):
+        return Step.REQUEUE, why
+    return Step.COLLECT, ""
+
+
+def makes_way(view: View) -> str | None:
+    """The reason code of a training that has heard that its allocation ends, and has ended before; None for any other."""
+    return str((view.warning or {}).get("reason_code") or "Interrupted") if view.heeded else None
 
 
 def next_deadline(view: View, rules: Rules) -> float | None:
@@ -452,4 +390,6 @@ def next_deadline(view: View, rules: Rules) -> float | None:
     times = [_gives_up_at(view, node, rules) for node in view.nodes.values()]
     if not view.stopping and not all(node.finished for node in view.nodes.values()):
         times.append(_run_until(view, rules))
+        if any(node.failed for node in view.nodes.values()):
+            times.append(_bears_until(view, rules))
     return min((at for at in times if at is not None), default=None)

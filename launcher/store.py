@@ -69,7 +69,8 @@ def read_json(path: Path) -> Any:
 class Folder:
     """Paths and small files of one job."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, requeue: int = 0) -> None:
+        """``requeue``: how often Slurm had put the job back; the logs of each start are apart."""
         self.root = root
         self.job_id = root.name
         self.plan = root / "plan.json"
@@ -84,7 +85,7 @@ class Folder:
         self.slurm = root / "slurm.json"
         self.batch = root / "slurm"
         self.code = root / "code"
-        self.logs = root / "logs"
+        self.logs = root / "logs" / f"requeue-{requeue}" if requeue else root / "logs"
         self.output = root / "output"
 
     def node_logs(self, rank: int) -> Path:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.policy import View
+from launcher.policy import View, makes_way
+from launcher.slurm.states import EXIT_CODES
 from launcher.status import Status
 
 
@@ -20,10 +21,13 @@ class Verdict:
     exit_code: int
 
 
-def verdict(view: View, max_run_time: float | None = None) -> Verdict:
-    """The end that a finished view adds up to; exit codes as in the command line's contract."""
+def verdict(view: View, max_run_time: float | None = None, requeue: bool = False) -> Verdict:
+    """The end that a finished view adds up to; exit codes as in the command line's contract.
+
+    ``requeue``: a training that made way was to go on later, so its end here is none of its own.
+    """
     if view.stopping == "allocation" or (view.revoked is not None and view.stopping is None and not _came_home(view)):
-        return Verdict(Status.TERMINATED, "Cancelled", str((view.revoked or {}).get("message", "Slurm ended the job")), 130)
+        return _taken(view.revoked or {})
     if view.broken is not None:
         code = int(view.broken.get("exit_code", 69))
         return Verdict(Status.INITIALIZE_FAILED, str(view.broken["reason_code"]), str(view.broken["message"]), code)
@@ -32,6 +36,9 @@ def verdict(view: View, max_run_time: float | None = None) -> Verdict:
     if view.stopping == "max_run_time":
         text = f"stopped after max_run_time, {max_run_time:g} s" if max_run_time else "stopped after max_run_time"
         return Verdict(Status.FAILED, "MaxRunTimeExceeded", text, 143)
+    way = makes_way(view)
+    if way is not None and (requeue or way == "Preempted"):
+        return _made_way(view, way, requeue)
     if view.failure is not None:
         told = view.failure.get("exit_code")
         code = 69 if told is None else int(told) or 70
@@ -39,6 +46,23 @@ def verdict(view: View, max_run_time: float | None = None) -> Verdict:
     if view.collect_error is not None:
         return Verdict(Status.FAILED, "CollectFailed", view.collect_error, 69)
     return Verdict(Status.SUCCEED, "", "", 0)
+
+
+def _taken(revoked: Mapping[str, Any]) -> Verdict:
+    """Slurm took the nodes away."""
+    code = str(revoked.get("reason_code") or "Cancelled")
+    status = Status.TERMINATED if code == "Cancelled" else Status.FAILED
+    return Verdict(status, code, str(revoked.get("message", "Slurm ended the job")), EXIT_CODES.get(code, 69))
+
+
+def _made_way(view: View, code: str, requeue: bool) -> Verdict:
+    """The training wrote what it had to and ended, and will not go on."""
+    text = str((view.warning or {}).get("message"))
+    if view.requeue_error is not None:
+        text += f"; it could not be requeued: {view.requeue_error}"
+    elif requeue:
+        text += f"; it was requeued {view.requeues} times already (max_requeues)"
+    return Verdict(Status.FAILED, code, text, EXIT_CODES.get(code, 69))
 
 
 def _came_home(view: View) -> bool:

@@ -11,7 +11,6 @@ import _thread
 import errno
 import os
 import select
-import sys
 import time
 
 from launcher.agent import lean, wire
@@ -38,6 +37,7 @@ class Session:
         self.layout = Layout(order["workdir"])
         self.job = order["job"]
         self.rank = order["rank"]
+        self.requeue = order.get("requeue", 0)
         self.agent_path = order["archive"]
         self.follower = None
         self.held = {}

@@ -18,13 +18,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from launcher import owner
 from launcher.backends import detached
 from launcher.errors import LauncherError, SlurmSilent, SubmitRefused
 from launcher.model import Node, Plan, SlurmOptions, from_json, to_json
-from launcher.slurm import ask
+from launcher.policy import fold
+from launcher.slurm import ask, states, warning
 from launcher.slurm.allocation import Allocation, allocation
 from launcher.slurm.nodes import hosts
 from launcher.store import Folder, read_json, write_json
@@ -32,8 +32,6 @@ from launcher.store import Folder, read_json, write_json
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
 
-WARNING = "B:USR2@90"
-"""the signal before the time limit: to the batch step alone, which passes it on"""
 _HANDED_ON = {
     "SBATCH_ACCOUNT": "account",
     "SBATCH_PARTITION": "partition",
@@ -120,10 +118,9 @@ def _executor(plan: Plan, folder: Folder) -> SlurmExecutor:
 def _parameters(plan: Plan) -> dict[str, Any]:
     """submitit's names for what is asked of sbatch; what it would add by itself is set aside by None."""
     options = plan.slurm
-    extra = {"signal": WARNING, "chdir": detached.directory(), **options.sbatch}
-    if "requeue" not in extra:
-        # A job that Slurm starts anew by itself would train anew unasked.
-        extra["no-requeue"] = True
+    extra = {"signal": warning.DEFAULT, "chdir": detached.directory(), **options.sbatch}
+    # A job that Slurm starts anew by itself would train anew unasked.
+    extra["requeue" if plan.spec.requeue else "no-requeue"] = True
     kept = ("partition", "account", "qos", "time", "gpus_per_node", "cpus_per_task", "mem", "constraint", "exclusive")
     return {
         "job_name": plan.job_id,
@@ -180,9 +177,10 @@ def dequeue(folder: Folder, number: str) -> None:
         SlurmJob(folder.batch, number).cancel()
 
 
-def tell(number: str, level: int) -> None:
+def tell(folder: Folder, number: str, level: int) -> None:
     """Let the batch step know at once that the job is to stop.  SlurmSilent, with scancel's words, when that does not work."""
-    words = ["scancel", "--batch", f"--signal={owner.CANCEL_SIGNALS[level].removeprefix('SIG')}", number]
+    name = warning.cancel_signals(from_json(Plan, read_json(folder.plan)).slurm)[level]
+    words = ["scancel", "--batch", f"--signal={name.removeprefix('SIG')}", number]
     with _scancel_told():
         subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
 
@@ -220,14 +218,39 @@ def run_job(root: str) -> None:
         for target, source in ((0, null), (1, log), (2, log)):
             os.dup2(source.fileno(), target)
     _know_number(folder)
+    _hold_back(warning.of(from_json(Plan, read_json(folder.plan)).slurm)[0])
     try:
-        complete(folder, _given())
+        plan = complete(folder, _given())
     except LauncherError as error:
-        end = {"type": "end", "status": "InitializeFailed", "reason_code": "NoAllocation", "reason_message": str(error)}
-        count = len(folder.read_events())
-        folder.append({"n": count, "time": time.time(), **end, "exit_code": error.exit_code}, durable=True)
-        sys.exit(error.exit_code)
+        _end(folder, "InitializeFailed", "NoAllocation", str(error), error.exit_code)
+    _go_on(folder, plan)
     sys.exit(_coordinate(folder))
+
+
+def _go_on(folder: Folder, plan: Plan) -> None:
+    """What Slurm has put back into its queue goes on, unless it has ended, or came back too often."""
+    seen = fold(folder.read_events())
+    if seen.end is not None:
+        print(f"{plan.job_id} has ended as {seen.end['status']}; launcher submit starts it anew", file=sys.stderr)
+        sys.exit(int(seen.end["exit_code"]))
+    if plan.restarts <= seen.requeues:
+        return
+    why = str((seen.revoked or seen.warning or {}).get("reason_code") or "Requeued")
+    event = {"type": "requeued", "requeue": plan.restarts, "by": "slurm", "reason_code": why}
+    event["message"] = states.sentence(why) or "it was put back"
+    folder.append({"n": seen.count, "time": time.time(), **event}, durable=True)
+    if plan.restarts > plan.spec.max_requeues:
+        text = f"Slurm has put it back into its queue {plan.restarts} times, and max_requeues is {plan.spec.max_requeues}"
+        _end(folder, "Failed", why, text, states.EXIT_CODES.get(why, 69))
+
+
+def _end(folder: Folder, status: str, code: str, message: str, exit_code: int) -> NoReturn:
+    """Write the end of a job that gets no coordinator (any more), and leave."""
+    seen = fold(folder.read_events())
+    end = {"type": "end", "status": status, "reason_code": code, "reason_message": message, "exit_code": exit_code}
+    folder.environment.unlink(missing_ok=True)
+    folder.append({"n": seen.count, "time": time.time(), **end, "model": seen.model}, durable=True)
+    sys.exit(exit_code)
 
 
 def _given() -> Allocation:
@@ -247,7 +270,7 @@ def _given() -> Allocation:
         return given
 
 
-def complete(folder: Folder, given: Allocation) -> None:
+def complete(folder: Folder, given: Allocation) -> Plan:
     """Write the nodes that Slurm gave the job into its plan, each with the variables that `defaults:` has for it."""
     plan = from_json(Plan, read_json(folder.plan))
     assert plan.template is not None
@@ -256,7 +279,9 @@ def complete(folder: Folder, given: Allocation) -> None:
     if environment is not None:
         each = {str(node.rank): environment["each"] for node in nodes}
         write_json(folder.environment, {**environment, "nodes": each}, mode=0o600)
-    write_json(folder.plan, {"schema_version": 1, **to_json(replace(plan, nodes=nodes, allocation=given.job_id))})
+    plan = replace(plan, nodes=nodes, allocation=given.job_id, restarts=given.restart_count)
+    write_json(folder.plan, {"schema_version": 1, **to_json(plan)})
+    return plan
 
 
 def _coordinate(folder: Folder) -> int:
@@ -279,9 +304,16 @@ def _take_signals_back() -> None:
     """submitit's handlers would checkpoint by pickling, requeue by their own rules, and swallow TERM."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
-    for name in ("SIGUSR2", *owner.CANCEL_SIGNALS.values()):
-        # Until the coordinator listens; what it has missed stands in the folder.
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    # What this one means stands in the folder, too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _hold_back(signal.SIGUSR1, signal.SIGUSR2)
+
+
+def _hold_back(*numbers: int) -> None:
+    """Let signals wait until the coordinator listens."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _know_number(folder: Folder) -> None:

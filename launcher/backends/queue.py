@@ -67,7 +67,7 @@ def cancel(folder: Folder, level: int) -> None:
     if number is not None and isinstance(report, ask.Report) and _runs(report):
         hears = owner.is_alive(read_json(folder.owner)) or fold(folder.read_events()).coordinator is None
         if hears or level < 2:
-            batch.tell(number, level)
+            batch.tell(folder, number, level)
         else:
             batch.dequeue(folder, number)
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from launcher.slurm.states import EXIT_CODES
 from launcher.status import Status
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 _YOUNG_SECONDS = 60.0
 """so long after `submit` began, sbatch may still be at it"""
-_EXIT_CODES = {"Cancelled": 130, "Timeout": 143, "Preempted": 143, "Deadline": 143, "OutOfMemory": 137}
-"""exit codes of jobs that Slurm ended, as a shell would give them; 69 for all others"""
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def _ended(view: View, report: Report, evidence: Evidence) -> Standing:
     if code in ("Failed", "Completed"):
         return _broke(view, report, evidence)
     why = f" ({report.reason})" if report.reason and report.reason.upper() != report.word.upper() else ""
-    return Standing(Status.FAILED, "lost", code, f"{sentence}{why}", _EXIT_CODES.get(code, 69), over=True)
+    return Standing(Status.FAILED, "lost", code, f"{sentence}{why}", EXIT_CODES.get(code, 69), over=True)
 
 
 def _cancelled() -> Standing:

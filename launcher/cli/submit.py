@@ -49,6 +49,8 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     "--grace", type=options.Parsed("time", parse_duration), help="Between TERM and KILL when the job is stopped; default 30s."
 )
 @click.option("--collect", multiple=True, metavar="CHANNEL", help="Bring this output here as well, e.g. checkpoints.")
+@click.option("--requeue", is_flag=True, default=None, help="Slurm: go back into the queue when nodes or time are taken away.")
+@click.option("--max-requeues", type=click.IntRange(0), metavar="N", help="How often at most; default 10.")
 @click.option("--keep", is_flag=True, default=None, help="Keep working copy and spool on the nodes after a success.")
 @click.option("--max-code-size", type=options.Parsed("size", parse_size), help="Refuse a larger source folder; default 1GiB.")
 @click.option("-d", "--detach", is_flag=True, help="Return as soon as the job runs; `launcher attach` shows the rest.")

@@ -42,6 +42,8 @@ class JobFile:
     grace: float | None = None
     """seconds"""
     collect: tuple[str, ...] | None = None
+    requeue: bool | None = None
+    max_requeues: int | None = None
     keep: bool | None = None
     max_code_size: int | None = None
     """bytes"""
@@ -76,7 +78,7 @@ def read_job_file(path: str | Path) -> JobFile:
 
 _AS_IT_IS = (
     "name", "backend", "nodes", "nproc_per_node", "hosts", "exclude", "instance_type", "env",
-    "max_run_time", "grace", "keep", "max_code_size",
+    "max_run_time", "grace", "requeue", "max_requeues", "keep", "max_code_size",
 )  # fmt: skip
 """keys whose value is the field's"""
 

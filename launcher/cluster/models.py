@@ -263,6 +263,9 @@ Port = Annotated[int, PlainValidator(_port), WithJsonSchema(_PORT)]
 PortOrAuto = Annotated[Any, _auto_or(lambda value: _port(value, "auto, or a number from 1 to 65535")), _auto_schema(_PORT)]
 Gpus = Annotated[Any, _auto_or(_count(0, "auto, or a whole number from 0 on")), _auto_schema({"type": "integer", "minimum": 0})]
 Count = Annotated[int, PlainValidator(_count(1, "a whole number from 1 on")), WithJsonSchema(_FROM_ONE)]
+FromNone = Annotated[
+    int, PlainValidator(_count(0, "a whole number from 0 on")), WithJsonSchema({"type": "integer", "minimum": 0})
+]
 CountOrAuto = Annotated[Any, _auto_or(_count(1, "auto, or a whole number from 1 on")), _auto_schema(_FROM_ONE)]
 User = Annotated[str, AfterValidator(host_texts.checked_user)]
 Address = Annotated[str, AfterValidator(_address)]
@@ -405,6 +408,8 @@ class Slurm(_Strict):
     nodelist: Text | None = Field(default=None, description="Nodes that must be among those of the job.")
     exclude: Text | None = Field(default=None, description="Nodes that must not.")
     dependency: Text | None = Field(default=None, description="What the job waits for, such as afterok:1234.")
+    requeue: bool | None = Field(default=None, description="true: jobs go back into the queue when nodes or time are taken away.")
+    max_requeues: FromNone | None = Field(default=None, description="How often at most. Unset: 10.")
     workdir: PathThere | None = Field(
         default=None, description="Where the launcher keeps its things on a node. Unset: LAUNCHER_HOME, which all nodes must see."
     )
@@ -461,6 +466,8 @@ class JobYaml(_Strict):
     )
     grace: Duration | None = Field(default=None, description="Time between TERM and KILL when the job is stopped.")
     collect: Channels | None = Field(default=None, description="Output channels brought here at the end.")
+    requeue: bool | None = Field(default=None, description="Go back into Slurm's queue when nodes or time are taken away.")
+    max_requeues: FromNone | None = Field(default=None, description="How often at most; unset: 10.")
     keep: bool | None = Field(default=None, description="Keep the working copy on the nodes after a success.")
     max_code_size: Size | None = Field(default=None, description="A larger source folder is refused: bytes, or 500MB, 2GiB.")
 

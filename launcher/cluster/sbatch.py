@@ -7,6 +7,7 @@ import re
 from typing import Any, NoReturn
 
 from launcher.cluster.yamlfile import Fraction, Odd, Whole
+from launcher.slurm import warning
 
 TIME_PATTERN = r"^(\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d|\d+-\d+:\d\d:\d\d|UNLIMITED|INFINITE)$"
 TIME_ALLOWED = "as sbatch takes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours or days-hours:minutes:seconds"
@@ -24,6 +25,7 @@ TAKEN = {
     "error": "it goes to slurm/ of the job folder",
     "open-mode": "what is written there is always appended",
     "chdir": "it is where the launcher's own package is found",
+    "no-requeue": "it is what holds unless `requeue` is true",
     "wrap": "the batch script is the launcher's",
     "parsable": "the launcher reads what sbatch prints",
     "wait": "`launcher submit` waits unless `--detach` is given",
@@ -33,7 +35,7 @@ TAKEN = {
 """options of sbatch that no `sbatch:` section may name, and why"""
 NAMED = (
     "partition", "account", "qos", "time", "gpus-per-node", "cpus-per-task", "mem", "constraint", "exclusive", "nodelist",
-    "exclude", "dependency",
+    "exclude", "dependency", "requeue",
 )  # fmt: skip
 """options of sbatch that have a key of their own"""
 
@@ -92,6 +94,10 @@ def signal(text: str | bool) -> None:
         raise ValueError(
             "sbatch.signal: B:NAME@SECONDS, such as B:USR2@90: the launcher hears of it and passes it on to the training"
         )
+    try:
+        warning.parse(text)
+    except ValueError as error:
+        raise ValueError(f"sbatch.signal: {error}") from None
 
 
 def _written(value: Any) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.errors import NodeUnusable, SlurmSilent
 from launcher.model import Host, Plan
-from launcher.slurm import ask, gpus
+from launcher.slurm import ask, gpus, states
 
 _LAST_SECONDS = 4.0
 """of KillWait, kept for the outputs"""
@@ -81,3 +81,19 @@ def grace_note(plan: Plan) -> str | None:
         f"when Slurm ends the allocation it kills everything {_kill_wait()} s after TERM (KillWait): "
         f"the grace will be {left:g} s then, not {plan.spec.grace:g} s"
     )
+
+
+def requeue(plan: Plan, why: str) -> dict[str, Any]:
+    """Put the job back into Slurm's queue: the event that says so, or why it cannot be.
+
+    ``why`` is a reason code; `Requeued` where Slurm has done it by itself.
+    """
+    assert plan.allocation is not None
+    by = "slurm" if why == "Requeued" else "launcher"
+    if by == "launcher":
+        try:
+            ask.requeue(plan.allocation)
+        except SlurmSilent as error:
+            return {"type": "requeue failed", "message": "; ".join([error.what, *error.lines])}
+    sentence = states.sentence(why) or "the training has made way"
+    return {"type": "requeued", "requeue": plan.restarts + 1, "by": by, "reason_code": why, "message": sentence}

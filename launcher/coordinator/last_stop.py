@@ -26,7 +26,7 @@ def stop_now(plan: Plan, nodes: list[Node], fleet: Fleet | None, attempt: int) -
                 return None
         except LauncherError:
             pass
-        link = Link(Address(plan.backend, node.host, node.rank, plan.job_id, plan.ssh))
+        link = Link(Address(plan.backend, node.host, node.rank, plan.job_id, plan.ssh, plan.requeue))
         try:
             link.connect(python=node.host.python, venv=node.host.venv)
             link.ask("node_stop", **wish)

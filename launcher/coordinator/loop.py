@@ -21,17 +21,18 @@ from typing import Any
 
 from launcher.agent.watch import Watch
 from launcher.coordinator.clock import Clock
+from launcher.coordinator.notice import Notices
 from launcher.coordinator.owner import Owner
 from launcher.coordinator.steps import Steps
 from launcher.errors import LauncherError
 from launcher.model import Plan, from_json
-from launcher.owner import CANCEL_SIGNALS
 from launcher.policy import Rules, Step, decide, fold, next_deadline
+from launcher.slurm import warning
 from launcher.status import Status
 from launcher.store import Folder, read_json, write_json
 from launcher.verdict import verdict
 
-_DURABLE = {"starting", "attempt", "diagnosis", "collected", "end"}
+_DURABLE = {"starting", "attempt", "diagnosis", "collected", "requeued", "end"}
 """events that must be on the disk before anything follows from them"""
 _SILENT = {"still lost"}
 _ROOM_SECONDS = 1.0
@@ -44,12 +45,13 @@ class Coordinator:
     """A job's state, the queue of what is told of it, and the steps that move it on."""
 
     def __init__(self, folder: Folder, owner: Owner) -> None:
-        self._folder = folder
         self._owner = owner
         self._clock = Clock()
         plan = read_json(folder.plan)
         self._plan = from_json(Plan, plan)
-        self._rules = Rules(self._plan.spec.max_run_time, self._plan.spec.grace)
+        self._folder = folder = Folder(folder.root, self._plan.requeue)
+        spec = self._plan.spec
+        self._rules = Rules(spec.max_run_time, spec.grace, requeue=spec.requeue and self._plan.requeue < spec.max_requeues)
         self._told: queue.Queue[dict[str, Any]] = queue.Queue()
         known = folder.read_events()
         self._known = {_identity(event) for event in known if event.get("type") == "agent"}
@@ -57,29 +59,45 @@ class Coordinator:
         self._saved: Status | None = None
         self._signalled = 0
         """how strongly a signal wished for an end"""
+        self._warned = 0
+        """how many warnings came to us"""
+        self._notices = Notices(self._plan, self._told.put) if self._plan.allocation else None
         self._steps = Steps(self._plan, folder, self._told.put, lambda: self.view)
 
     def run(self) -> None:
         """Coordinate until the end is written, or until somebody takes over."""
         # In Slurm nobody else could go on with the job, and TERM is how it says that the allocation ends.
-        slurm = self._plan.backend == "slurm"
-        on_term: dict[str, Any] = {"type": "revoked", "node": None, "signal": "SIGTERM"} if slurm else {"type": "leave"}
+        on_term: dict[str, Any] = {"type": "heard", "node": None, "signal": "SIGTERM"} if self._notices else {"type": "leave"}
         signal.signal(signal.SIGTERM, lambda *_: self._told.put(dict(on_term)))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        for level, name in CANCEL_SIGNALS.items() if self._plan.batch else ():
+        if self._notices:
+            signal.signal(self._notices.signal, self._note_warning)
+        for level, name in warning.cancel_signals(self._plan.slurm).items() if self._plan.batch else ():
             signal.signal(getattr(signal, name), functools.partial(self._note_wish, level))
+        # Held back while we were loaded.
+        held = {signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2, self._notices.signal) if self._notices else ())}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         if self.view.created_at is None:
             nodes = [{"rank": node.rank, "host": node.host.name} for node in self._plan.nodes]
             self._record({"type": "created", "nodes": nodes, "time": self._plan.created_at})
         self._record({"type": "coordinator", "pid": os.getpid(), "host": socket.gethostname()})
         threading.Thread(target=self._watch_for_cancel, name="cancel", daemon=True).start()
-        while self._act(*decide(self.view, self._rules, self._clock.now())):
+        while self._learn() and self._act(*decide(self.view, self._rules, self._clock.now())):
             self._save_state()
 
     def _note_wish(self, level: int, *_: Any) -> None:
         self._signalled = max(self._signalled, level)
+
+    def _note_warning(self, *_: Any) -> None:
+        self._warned += 1
+
+    def _learn(self) -> bool:
+        """What Slurm's signal means is known before anything is decided; False to leave the job."""
+        while self._notices and self._notices.open:
+            if not self._take(self._told.get()):
+                return False
+        return True
 
     def give_up(self, error: Exception) -> None:
         """A fault of ours: write it down as the job's end, if there is none yet."""
@@ -98,6 +116,8 @@ class Coordinator:
             return self._wait()
         if step is Step.FINISH:
             return self._finish()
+        if step is Step.REQUEUE:
+            return self._requeue(why)
         action = self._steps.action(step, why)
         if step in (Step.REACH, Step.SYNC, Step.PROBE, Step.START, Step.COLLECT):
             return self._attend(action, step)
@@ -158,10 +178,17 @@ class Coordinator:
             return False
         if kind in ("done", "fault") or kind in _SILENT:
             return True
-        if kind == "revoked":
-            if self.view.revoked is not None:
+        if kind == "heard" and self._notices:
+            self._notices.hear({key: value for key, value in event.items() if key != "type"})
+            return True
+        if kind == "answered" and self._notices:
+            event = self._notices.answered(event["event"])
+            kind = event["type"]
+            known = self.view.warning or {}
+            if kind == "revoked" and self.view.revoked is not None:
                 return True
-            event["message"] = f"Slurm ends job {self._plan.allocation}: scancel, or its time limit"
+            if kind == "warning" and known.get("signal") == event["signal"] == "SIGTERM":
+                return True
         if kind == "folder gone":
             raise FileNotFoundError(f"the job's folder was removed: {self._folder.root}")
         if kind == "agent" and _identity(event) in self._known:
@@ -178,10 +205,18 @@ class Coordinator:
 
     def _finish(self) -> bool:
         self._record_all(self._steps.clean_up(verdict(self.view).exit_code == 0))
-        end = verdict(self.view, self._plan.spec.max_run_time)
+        end = verdict(self.view, self._plan.spec.max_run_time, self._plan.spec.requeue)
         self._folder.environment.unlink(missing_ok=True)
         status = {"status": end.status.value, "reason_code": end.reason_code, "reason_message": end.reason_message}
         self._end({**status, "exit_code": end.exit_code})
+        return False
+
+    def _requeue(self, why: str) -> bool:
+        """Back into Slurm's queue; the next coordinator of the job is the batch step of its next start."""
+        self._record_all(self._steps.requeue(why))
+        if self.view.requeue_error is not None:
+            return True
+        self._save_state()
         return False
 
     def _end(self, end: Mapping[str, Any]) -> None:
@@ -227,10 +262,13 @@ class Coordinator:
             self._once_there_is_room(lambda: write_json(self._folder.state, state))
 
     def _watch_for_cancel(self) -> None:
-        watch, level, missed = Watch(), 0, 0
+        watch, level, missed, told = Watch(), 0, 0, 0
         watch.add(str(self._folder.root))
         while missed < _FOLDER_MISSED:
             missed = 0 if self._folder.root.exists() else missed + 1
+            while told < self._warned and self._notices:
+                told += 1
+                self._told.put({"type": "heard", "node": None, "signal": signal.Signals(self._notices.signal).name})
             wished = max(self._folder.cancel_level(), self._signalled)
             if wished > level:
                 level = wished

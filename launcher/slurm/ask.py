@@ -233,6 +233,16 @@ def steps(job_id: str) -> list[RunningStep]:
     return [RunningStep(row[0], row[2], row[1]) for row in rows if row[0].rpartition(".")[2].isdigit()]
 
 
+def job_fields(job_id: str, patience: float = PATIENCE) -> dict[str, str]:
+    """What `scontrol show job` says of a job, by its own names, times in seconds since the epoch.  SlurmSilent."""
+    return _pairs(_run(["scontrol", "--oneliner", "show", "job", job_id], patience=patience))
+
+
+def requeue(job_id: str) -> None:
+    """Let Slurm put a running job back into its queue, which ends it.  SlurmSilent, with scontrol's words, when it does not."""
+    _run(["scontrol", "requeue", job_id])
+
+
 def config(key: str) -> str | None:
     """One value of `scontrol show config`, such as KillWait; None when Slurm has none.  SlurmSilent without an answer."""
     found = re.search(rf"^{re.escape(key)}\s*= (.*)$", _run(["scontrol", "show", "config"]), re.MULTILINE)
@@ -264,7 +274,7 @@ def _pairs(text: str) -> dict[str, str]:
     return dict(re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", text))
 
 
-def _run(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
+def _run(words: Sequence[str], environ: Mapping[str, str] | None = None, patience: float = PATIENCE) -> str:
     """What a command of Slurm's prints.  SlurmSilent, with its own words, when it fails."""
     # %s: times as seconds since the epoch, in no time zone.  Options from SQUEUE_ and SACCT_ variables are not ours.
     base = {key: value for key, value in (environ or os.environ).items() if not key.startswith(("SQUEUE_", "SACCT_"))}
@@ -274,13 +284,13 @@ def _run(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
             env={**base, "SLURM_TIME_FORMAT": "%s"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=PATIENCE,
+            timeout=patience,
             check=False,
         )
     except FileNotFoundError:
         raise SlurmSilent(f"there is no {words[0]} on PATH", next_step="add the directory of Slurm's commands to PATH") from None
     except subprocess.TimeoutExpired:
-        raise SlurmSilent(f"{words[0]} did not answer within {PATIENCE:g} s") from None
+        raise SlurmSilent(f"{words[0]} did not answer within {patience:g} s") from None
     if done.returncode != 0:
         # `Node x not found` goes to stdout.
         said = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")

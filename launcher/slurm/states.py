@@ -55,8 +55,15 @@ STATES = (
 )
 """every state that Slurm has words for, from its queue to its ends"""
 
+EXIT_CODES = {"Cancelled": 130, "Timeout": 143, "Preempted": 143, "Deadline": 143, "OutOfMemory": 137}
+"""exit codes of jobs that Slurm ended, as a shell would give them, by reason code; 69 for all others"""
 UNKNOWN = "Unknown"
 """the reason code of a word that this table does not have"""
+
+
+def sentence(reason_code: str) -> str | None:
+    """What the reason code of an end means; None for one that is not Slurm's."""
+    return next((each.sentence for each in STATES if each.reason_code == reason_code), None)
 
 
 def state(text: str) -> JobState:

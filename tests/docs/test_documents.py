@@ -35,8 +35,8 @@ def test_status_document(jobs: Jobs) -> None:
 
 def test_reason_codes() -> None:
     """json.md has the reason codes that the code gives, and no others."""
-    names = ("verdict.py", "api.py", "coordinator/steps.py", "coordinator/loop.py", "backends/standing.py", "backends/batch.py")
-    sources = [ROOT / "launcher" / name for name in names]
+    names = ("policy", "verdict", "api", "coordinator/steps", "coordinator/loop", "backends/standing", "backends/batch")
+    sources = [ROOT / "launcher" / f"{name}.py" for name in names]
     words = {
         node.value
         for path in sources
@@ -50,6 +50,7 @@ def test_reason_codes() -> None:
     # Where the batch step's own end, or none, is told otherwise.
     told = {"Running", "Completing", "Completed", "Failed"}
     slurms = {state.reason_code for state in STATES} - told
+    words -= {"ClusterName"}
     heading = "status, and the end of submit, attach, wait, cancel"
     assert documented(heading, table=3) == (words - kinds - types - told) | slurms
 

@@ -20,6 +20,12 @@ STARTING: Event = {"type": "starting", "time": 5.0, "attempt": 0}
 FOLLOWING: Event = {"type": "following", "time": 10.0}
 COLLECTED: Event = {"type": "collected", "time": 90.0, "model": "/jobs/x/output/model"}
 COLLECT_FAILED: Event = {"type": "collect failed", "time": 90.0, "message": "half of it is missing"}
+WARNING: Event = {"type": "warning", "time": 50.0, "signal": "SIGUSR2", "reason_code": "Timeout", "message": "time is short"}
+PREEMPTION: Event = {**WARNING, "signal": "SIGTERM", "reason_code": "Preempted"}
+PASSED_ON: Event = {"type": "passed on", "time": 50.1, "count": 1}
+REQUEUED: Event = {"type": "requeued", "time": 90.0, "requeue": 1, "by": "launcher", "reason_code": "Timeout", "message": "m"}
+REQUEUE_FAILED: Event = {"type": "requeue failed", "time": 90.0, "message": "disabled"}
+TAKEN_BACK: Event = {"type": "revoked", "time": 50.0, "signal": "SIGTERM", "reason_code": "Requeued", "message": "m"}
 DIAGNOSED_WELL: Event = {"type": "diagnosis", "time": 80.0, "failure": None, "port_race": False}
 PORT_RACE: Event = {"type": "diagnosis", "time": 80.0, "failure": {"message": "bind", "exit_code": 1}, "port_race": True}
 

@@ -24,6 +24,8 @@ from tests.unit.stories import (
     RUNNING,
     STARTING,
     SYNCED,
+    TAKEN_BACK,
+    WARNING,
     WELL,
     Event,
     agent,
@@ -90,6 +92,9 @@ TABLE: list[Row] = [
     ("while they stop nothing more is done", [*RUNNING, outcome(1, 3), stopping("failure")], 60, Step.WAIT, ""),
     ("outputs are collected after a failure, too", [*BADLY, failure(3)], 81, Step.COLLECT, ""),
     ("a failed collection ends the job", [*WELL, DIAGNOSED_WELL, COLLECT_FAILED], 91, Step.FINISH, ""),
+    # Slurm's signals; the rest of them in test_requeue.py.
+    ("a warning is passed on", [*RUNNING, WARNING], 51, Step.WARN, ""),
+    ("a job that Slurm takes back before it began is left", [*FRESH, TAKEN_BACK], 2, Step.REQUEUE, "Requeued"),
     # Cancels in each phase.
     ("cancelled before it began", [created(), COORDINATOR, cancel()], 2, Step.FINISH, ""),
     ("cancelled when reached", [*FRESH, reached(), cancel()], 2, Step.FINISH, ""),

@@ -1,0 +1,75 @@
+"""Signals of Slurm's become events: each is asked after, since the same TERM may be a scancel, a limit, or a preemption."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from launcher.model import Plan
+from launcher.slurm import warning
+from launcher.slurm.outlook import Outlook, outlook
+
+Event = dict[str, Any]
+
+
+class Notices:
+    """Asks Slurm in a thread, one question at a time; ``tell`` gets `revoked` and `warning` events."""
+
+    def __init__(self, plan: Plan, tell: Callable[[Event], None]) -> None:
+        self._plan = plan
+        self._tell = tell
+        self.signal, self._seconds = warning.of(plan.slurm)
+        self.open = False
+        """a question is not answered yet: what ends meanwhile may end because of it"""
+        self._missed: Event | None = None
+
+    def hear(self, event: Event) -> None:
+        """A signal came: ``event`` has its name, and the node whose task heard it."""
+        event = {"time": time.time(), **event}
+        if self.open:
+            # All tasks hear of one signal at about the same time; a later one may be another.
+            self._missed = event
+            return
+        self.open = True
+        threading.Thread(target=lambda: self._tell({"type": "answered", "event": self._ask(event)}), daemon=True).start()
+
+    def answered(self, event: Event) -> Event:
+        """The answer to a question, which is none any more."""
+        self.open, missed = False, self._missed
+        self._missed = None
+        if missed is not None and missed["signal"] != event["signal"]:
+            self.hear(missed)
+        return event
+
+    def _ask(self, event: Event) -> Event:
+        warned = event["signal"] == signal.Signals(self.signal).name
+        assert self._plan.allocation is not None
+        found = outlook(self._plan.allocation, self._plan.restarts, self._seconds if warned else None)
+        if warned:
+            found = found or Outlook(None)
+            return {**_told(event, found), "type": "warning", "message": _near(found)}
+        if found is None:
+            message = f"Slurm ends job {self._plan.allocation}: scancel, or its time limit"
+            return {**event, "type": "revoked", "reason_code": "Cancelled", "message": message}
+        if found.reason_code == "Preempted" and not found.over:
+            return {**_told(event, found), "type": "warning", "message": _near(found)}
+        code = found.reason_code or "Cancelled"
+        message = f"Slurm ends job {self._plan.allocation}: {Outlook(code).sentence}"
+        return {**event, "type": "revoked", "reason_code": code, "message": message}
+
+
+def _told(event: Event, found: Outlook) -> Event:
+    return {**event, "reason_code": found.reason_code, "ends_at": found.ends_at}
+
+
+def _near(found: Outlook) -> str:
+    """What a warning means."""
+    if found.reason_code is None:
+        return found.sentence
+    sentence = {"Timeout": "the job's time limit is near"}.get(found.reason_code, found.sentence)
+    if found.ends_at is None:
+        return sentence
+    return f"{sentence}: it ends at {time.strftime('%H:%M:%S', time.localtime(found.ends_at))}"

@@ -1,0 +1,60 @@
+"""Why Slurm signals a job: from what scontrol said of real jobs in that moment."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.slurm import warning
+from launcher.slurm.outlook import Outlook, outlook, read
+from tests.slurm.programs import AWAY, Programs
+
+RUNNING = {"JobState": "RUNNING", "Reason": "None", "Restarts": "0", "EndTime": "1000", "PreemptTime": "None"}
+OVER = {**RUNNING, "JobState": "COMPLETING"}
+
+
+@pytest.mark.parametrize(
+    ("told", "warned", "expected"),
+    [
+        (RUNNING, 90, Outlook("Timeout", 1000)),
+        ({**RUNNING, "EndTime": "9000"}, 90, Outlook(None, 9000)),
+        ({**RUNNING, "EndTime": "Unknown"}, 90, Outlook(None, None)),
+        ({**RUNNING, "PreemptTime": "895"}, 90, Outlook("Preempted", 1000)),
+        ({**RUNNING, "PreemptTime": "895"}, None, Outlook("Preempted", 1000)),
+        (OVER, None, Outlook("Cancelled", 1000, True)),
+        ({**OVER, "Reason": "TimeLimit"}, None, Outlook("Timeout", 1000, True)),
+        ({**OVER, "Reason": "DeadLine"}, None, Outlook("Deadline", 1000, True)),
+        ({**OVER, "PreemptTime": "895"}, None, Outlook("Preempted", 1000, True)),
+        ({**OVER, "Restarts": "1", "EndTime": "Unknown"}, None, Outlook("Requeued", None, True)),
+        ({**RUNNING, "JobState": "NODE_FAIL"}, None, Outlook("NodeFail", 1000, True)),
+        ({**RUNNING, "JobState": "OUT_OF_MEMORY"}, None, Outlook("OutOfMemory", 1000, True)),
+    ],
+)
+def test_one_signal_has_many_reasons(told: dict[str, str], warned: float | None, expected: Outlook) -> None:
+    """A warning that comes long before the limit was sent by somebody."""
+    assert read(told, 0, warned, 900.0) == expected
+
+
+def test_a_slurmctld_that_is_away_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """And is not waited for: the job may have no more than KillWait."""
+    programs = Programs(tmp_path_factory.mktemp("slurm"))
+    programs.says("scontrol", err=AWAY, status=1)
+    monkeypatch.setenv("PATH", programs.environ["PATH"])
+    assert outlook("7", 0) is None
+    programs.says("scontrol", "JobId=7 JobState=COMPLETING Reason=TimeLimit Restarts=2 EndTime=5 PreemptTime=None")
+    assert outlook("7", 2) == Outlook("Timeout", 5, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "seconds"),
+    [("B:USR2@90", 12, 90), ("B:USR1", 10, 60), ("RB:SIGUSR1@5", 10, 5), ("B:1@7", 1, 7)],
+)
+def test_a_signal_is_named_as_sbatch_takes_it(text: str, number: int, seconds: float) -> None:
+    """By name, with or without SIG, or by number; 60 s are sbatch's own."""
+    assert warning.parse(text) == (number, seconds)
+
+
+@pytest.mark.parametrize("text", ["B:USR9@90", "B:TERM@90", "B:INT", "B:9@90", "B:999"])
+def test_a_signal_that_would_end_the_job_is_no_warning(text: str) -> None:
+    """Nor is one that there is not."""
+    with pytest.raises(ValueError, match=r"no signal|something else already"):
+        warning.parse(text)

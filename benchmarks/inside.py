@@ -28,6 +28,8 @@ _SCRIPT = f"""\
 #SBATCH --nodes={{nodes}} --ntasks-per-node=1 --output=by-hand-%j.out
 srun sh -c '{_COMMAND}'
 """
+_BETWEEN_SECONDS = 4.0
+"""more than batch_sched_delay, 3 s as Slurm comes: who submits sooner waits for that time to pass, by whatever means"""
 _LOOK_SECONDS, _PATIENCE = 0.005, 60.0
 Contenders = dict[str, Callable[[], Sample]]
 
@@ -53,12 +55,13 @@ def wait(place: Place, sizes: list[int]) -> Contenders:
 
 
 def _when_idle(measured: Callable[[], Sample]) -> Sample:
-    """Nothing waits for nodes of the job before."""
+    """Nothing waits for nodes of the job before, nor for slurmctld, which has just looked through its queue."""
     deadline = time.monotonic() + _PATIENCE
     while subprocess.run(["squeue", "--noheader"], stdout=subprocess.PIPE, check=True).stdout:
         if time.monotonic() > deadline:
             raise BenchFailed("other jobs are in Slurm's queue")
         time.sleep(0.1)
+    time.sleep(_BETWEEN_SECONDS)
     return measured()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import subprocess
@@ -82,6 +83,8 @@ def _inside(cluster: SlurmCluster, what: str, runs: int, *sizes: int) -> dict[st
     words = [cluster.python, "-m", "benchmarks.inside", what, str(runs), *(str(nodes) for nodes in sizes)]
     if what == "allocation":
         words = ["salloc", "--quiet", f"--nodes={max(sizes)}", *words]
+    # The machines see this checkout read-only, and cannot keep byte code of it by themselves.
+    compileall.compile_dir(ROOT / "launcher", quiet=2)
     scratch = cluster.shared / "bench"
     environment = {"PYTHONPATH": str(ROOT), "BENCH_QUIET": os.environ.get("BENCH_QUIET", "20")}
     try:

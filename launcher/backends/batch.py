@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from launcher.backends import detached
 from launcher.errors import LauncherError, SlurmSilent, SubmitRefused
 from launcher.model import Node, Plan, SlurmOptions, from_json, to_json
-from launcher.policy import fold
+from launcher.policy import View, fold
 from launcher.slurm import ask, states, warning
 from launcher.slurm.allocation import Allocation, allocation
 from launcher.slurm.nodes import hosts
@@ -235,13 +235,19 @@ def _go_on(folder: Folder, plan: Plan) -> None:
         sys.exit(int(seen.end["exit_code"]))
     if plan.restarts <= seen.requeues:
         return
-    why = str((seen.revoked or seen.warning or {}).get("reason_code") or "Requeued")
-    event = {"type": "requeued", "requeue": plan.restarts, "by": "slurm", "reason_code": why}
-    event["message"] = states.sentence(why) or "it was put back"
+    event = requeued(seen, plan.restarts)
+    why = str(event["reason_code"])
     folder.append({"n": seen.count, "time": time.time(), **event}, durable=True)
     if plan.restarts > plan.spec.max_requeues:
         text = f"Slurm has put it back into its queue {plan.restarts} times, and max_requeues is {plan.spec.max_requeues}"
         _end(folder, "Failed", why, text, states.EXIT_CODES.get(why, 69))
+
+
+def requeued(seen: View, count: int) -> dict[str, Any]:
+    """The event that says that Slurm has put a job back, ``count`` times now; written by whoever notices first."""
+    why = str((seen.revoked or seen.warning or {}).get("reason_code") or "Requeued")
+    sentence = states.sentence(why) or "it was put back"
+    return {"type": "requeued", "requeue": count, "by": "slurm", "reason_code": why, "message": sentence}
 
 
 def _end(folder: Folder, status: str, code: str, message: str, exit_code: int) -> NoReturn:

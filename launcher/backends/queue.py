@@ -64,8 +64,11 @@ def cancel(folder: Folder, level: int) -> None:
     """Carry out the wish that stands in the folder.  SlurmSilent when Slurm cannot be told; the wish holds all the same."""
     number = batch.number_of(folder)
     report = _answer(folder)
-    if number is not None and isinstance(report, ask.Report) and _runs(report):
-        hears = owner.is_alive(read_json(folder.owner)) or fold(folder.read_events()).coordinator is None
+    seen = fold(folder.read_events())
+    # On its way back into the queue, out of which whoever waits for its end takes it.
+    leaves = seen.requeues > 0 and seen.coordinator is None
+    if number is not None and isinstance(report, ask.Report) and _runs(report) and not leaves:
+        hears = owner.is_alive(read_json(folder.owner)) or seen.coordinator is None
         if hears or level < 2:
             batch.tell(folder, number, level)
         else:
@@ -105,6 +108,9 @@ def _conclude(folder: Folder, answer: Answer | None) -> Standing:
     with _alone(folder) as alone:
         seen = fold(folder.read_events())
         found = standing(seen, answer, _evidence(folder))
+        if alone and found.coordinator == "queued" and seen.coordinator is not None and not found.over:
+            # Its batch step had no time to say so, as with a node that failed.
+            folder.append({"n": seen.count, "time": time.time(), **batch.requeued(seen, seen.requeues + 1)}, durable=True)
         if not alone or not found.over:
             return found
         end: dict[str, Any] = {

@@ -9,6 +9,7 @@ from typing import Any
 from launcher.errors import NodeUnusable, SlurmSilent
 from launcher.model import Host, Plan
 from launcher.slurm import ask, gpus, states
+from launcher.slurm.outlook import outlook
 
 _LAST_SECONDS = 4.0
 """of KillWait, kept for the outputs"""
@@ -94,6 +95,9 @@ def requeue(plan: Plan, why: str) -> dict[str, Any]:
         try:
             ask.requeue(plan.allocation)
         except SlurmSilent as error:
-            return {"type": "requeue failed", "message": "; ".join([error.what, *error.lines])}
+            # Slurm's signals to all of this batch step may have come before its answer.
+            found = outlook(plan.allocation, plan.restarts)
+            if found is None or found.reason_code != "Requeued":
+                return {"type": "requeue failed", "message": "; ".join([error.what, *error.lines])}
     sentence = states.sentence(why) or "the training has made way"
     return {"type": "requeued", "requeue": plan.restarts + 1, "by": by, "reason_code": why, "message": sentence}

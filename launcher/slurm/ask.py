@@ -6,10 +6,12 @@ is away says nothing about a job.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.errors import SlurmSilent
@@ -235,12 +237,24 @@ def steps(job_id: str) -> list[RunningStep]:
 
 def job_fields(job_id: str, patience: float = PATIENCE) -> dict[str, str]:
     """What `scontrol show job` says of a job, by its own names, times in seconds since the epoch.  SlurmSilent."""
-    return _pairs(_run(["scontrol", "--oneliner", "show", "job", job_id], patience=patience))
+    with _spared():
+        return _pairs(_run(["scontrol", "--oneliner", "show", "job", job_id], patience=patience))
 
 
 def requeue(job_id: str) -> None:
     """Let Slurm put a running job back into its queue, which ends it.  SlurmSilent, with scontrol's words, when it does not."""
-    _run(["scontrol", "requeue", job_id])
+    with _spared():
+        _run(["scontrol", "requeue", job_id])
+
+
+@contextlib.contextmanager
+def _spared() -> Iterator[None]:
+    """Slurm ends a job by a TERM to every process of its batch step; what asks about it there must outlive that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def config(key: str) -> str | None:

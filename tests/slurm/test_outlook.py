@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from pathlib import Path
+
 import pytest
 
 from launcher.slurm import warning
 from launcher.slurm.outlook import Outlook, outlook, read
 from tests.slurm.programs import AWAY, Programs
 
+DIES_OF_TERM = """import os
+for pid in (os.getppid(), os.getpid()):
+    os.kill(pid, 15)
+print("JobState=COMPLETING Reason=TimeLimit Restarts=0 EndTime=5 PreemptTime=None")
+"""
 RUNNING = {"JobState": "RUNNING", "Reason": "None", "Restarts": "0", "EndTime": "1000", "PreemptTime": "None"}
 OVER = {**RUNNING, "JobState": "COMPLETING"}
 
@@ -58,3 +67,18 @@ def test_a_signal_that_would_end_the_job_is_no_warning(text: str) -> None:
     """Nor is one that there is not."""
     with pytest.raises(ValueError, match=r"no signal|something else already"):
         warning.parse(text)
+
+
+def test_the_question_outlives_slurms_own_signal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """TERM comes to every process of the batch step, scontrol included; ours still hears of it."""
+    programs, heard = Programs(tmp_path / "slurm"), list[int]()
+    script = programs.folder / "bin/scontrol"
+    script.write_text(f"#!{sys.executable} -Su\n{DIES_OF_TERM}")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", programs.environ["PATH"])
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        assert outlook("7", 0) == Outlook("Timeout", 5, True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]

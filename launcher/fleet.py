@@ -37,6 +37,8 @@ class Fleet:
         self._tell = tell
         self.revoked = threading.Event()
         """set when Slurm has sent TERM to the step: every process on every node gets it, the command's as well"""
+        self.out_of_memory: Callable[[], bool] = lambda: False
+        """once all sessions have ended: whether Slurm says that processes were killed for their use of memory"""
         self._way = self._step() if plan.backend == "slurm" else SshWay(plan.ssh) if plan.backend == "ssh" else None
         self.links = {node.rank: Link(self._address(node), self._hear) for node in plan.nodes}
         self.replicas = {node.rank: Replica(folder.node_logs(node.rank)) for node in plan.nodes}
@@ -48,7 +50,9 @@ class Fleet:
         from launcher.transports.srun import order_of
         from launcher.transports.step import Step
 
-        return Step(order_of(self.plan, os.environ), self._hear_signal, ask.srun_port_range)
+        made = Step(order_of(self.plan, os.environ), self._hear_signal, ask.srun_port_range)
+        self.out_of_memory = made.out_of_memory
+        return made
 
     def _address(self, node: Node) -> Address:
         return Address(self.plan.backend, node.host, node.rank, self.plan.job_id, self._way or self.plan.ssh, self.plan.requeue)

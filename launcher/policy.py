@@ -190,6 +190,10 @@ def _requeued(view: View, event: Mapping[str, Any]) -> None:
     view.__dict__.update(kept.__dict__)
 
 
+def _out_of_memory(view: View, event: Mapping[str, Any]) -> None:
+    view.out_of_memory = True
+
+
 def _requeue_failed(view: View, event: Mapping[str, Any]) -> None:
     view.requeue_error = event["message"]
 
@@ -264,6 +268,7 @@ _FOLDS = {
     "passed on": _passed_on,
     "requeued": _requeued,
     "requeue failed": _requeue_failed,
+    "out of memory": _out_of_memory,
     "stopping": _stopping,
     "diagnosis": _diagnosis,
     "attempt": _attempt,

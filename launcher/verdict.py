@@ -71,6 +71,8 @@ def _came_home(view: View) -> bool:
 
 
 def _reason(view: View, failure: Mapping[str, Any]) -> str:
+    if view.out_of_memory and failure.get("signal") == "SIGKILL":
+        return "OutOfMemory"
     node = view.nodes.get(failure["node"]) if failure.get("node") is not None else None
     if node is None or failure.get("exit_code") is not None:
         return "CommandFailed"

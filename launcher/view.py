@@ -98,6 +98,8 @@ class View:
     requeues: int = 0
     """how often Slurm had put the job back into its queue"""
     requeue_error: str | None = None
+    out_of_memory: bool = False
+    """Slurm says that processes of the job were killed for their use of memory"""
     stopping: str | None = None
     stopping_at: float = 0.0
     stop_level: int = 0

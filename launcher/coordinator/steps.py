@@ -132,7 +132,7 @@ class Steps:
             fleet.close(release=kept)
         except LauncherError as error:
             return [{"type": "note", "message": f"{error}; `launcher gc` removes it later"}]
-        return []
+        return [{"type": "out of memory"}] if fleet.out_of_memory() else []
 
     def _call_again(self) -> Fleet | None:
         """Where a cancel cut a step short, the nodes still have what it brought; whoever cancels twice does not wait for that."""

@@ -29,6 +29,7 @@ _OTHERS = re.compile(r"SSH_(CLIENT|CONNECTION|TTY)\Z")
 _BUSY = re.compile(r"Unable to create step.*nodes are busy|step creation temporarily disabled", re.IGNORECASE)
 _GONE = re.compile(r"Invalid job id|Job has expired|already complet", re.IGNORECASE)
 _CANCELLED = re.compile(rb"error: \*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT ")
+_MEMORY = re.compile(rb"oom[-_]kill event|: Out Of Memory$", re.MULTILINE)
 _NO_PYTHON = re.compile(r"execve\(\):? *(\S+): (.+)")
 
 
@@ -100,6 +101,11 @@ def environment(ours: Mapping[str, str]) -> dict[str, str]:
 def is_cancelled(said: bytes) -> bool:
     """Whether slurmstepd's words, as srun passes them on, say that Slurm ends the step or the job."""
     return _CANCELLED.search(said) is not None
+
+
+def out_of_memory(said: bytes) -> bool:
+    """Whether srun's last words say that the kernel killed processes of the step for their use of memory."""
+    return _MEMORY.search(said) is not None
 
 
 def failure(order: Order, status: int | None, lines: Sequence[str]) -> NodeGone:

@@ -139,6 +139,10 @@ class Step:
             process.kill()
             thread.join(GOODBYE)
 
+    def out_of_memory(self) -> bool:
+        """Whether processes of the step were killed for their use of memory; told when it is over."""
+        return srun.out_of_memory(self._tail)
+
     def _start(self) -> None:
         """Start srun and the thread; under the lock.  Raises NodeGone."""
         self._woken, self._waker = os.pipe()

@@ -72,6 +72,17 @@ def test_what_srun_says_becomes_a_sentence(said: list[str], sentence: str) -> No
     assert error.lines == tuple(said) and error.next_step
 
 
+def test_slurms_words_for_a_step_without_memory_are_known() -> None:
+    """slurmstepd's own, in two generations of Slurm, and srun's of a task."""
+    for said in (
+        b"slurmstepd: error: Detected 1 oom-kill event(s) in StepId=3.0. Some of your processes may have been killed.",
+        b"slurmstepd: error: Detected 1 oom_kill event in StepId=3.0. Some of the step tasks have been OOM Killed.",
+        b"srun: error: m1: task 0: Out Of Memory",
+    ):
+        assert srun.out_of_memory(b"a line\n" + said + b"\n")
+    assert not srun.out_of_memory(b"srun: error: m1: task 0: Killed\n")
+
+
 def test_slurms_words_for_a_cancelled_step_are_known() -> None:
     """Of the step by srun, of the job by its batch step; not what a task says of itself."""
     for said in (b"STEP 39.0 ON n-three CANCELLED AT 2026-11-30T11:55:29 ***", b"JOB 7 ON m1 CANCELLED AT 2026 DUE TO TIME ***"):

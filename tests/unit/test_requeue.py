@@ -91,12 +91,23 @@ def taken(code: str | None) -> list[Event]:
 
 
 PREEMPTED = [*RUNNING, PREEMPTION, *ended(0, 143), *ended(1, 143), failure(143), COLLECTED]
+KILL = {"message": "rank 0 was killed", "node": 0, "exit_code": 137, "signal": "SIGKILL"}
+KILLED = [*RUNNING, *ended(0, 137), *ended(1, 143), failure(137) | {"failure": KILL}, COLLECTED]
 ENDINGS = [
     ("scancel", taken("Cancelled"), True, Status.TERMINATED, "Cancelled", 130),
     ("Slurm did not say why", taken(None), True, Status.TERMINATED, "Cancelled", 130),
     ("the time limit", taken("Timeout"), True, Status.FAILED, "Timeout", 143),
     ("a failed node", taken("NodeFail"), True, Status.FAILED, "NodeFail", 69),
     ("memory", taken("OutOfMemory"), True, Status.FAILED, "OutOfMemory", 137),
+    (
+        "a process that was killed for its memory",
+        [*KILLED, {"type": "out of memory", "time": 91.0}],
+        False,
+        Status.FAILED,
+        "OutOfMemory",
+        137,
+    ),
+    ("a process that was killed by somebody", KILLED, False, Status.FAILED, "CommandFailed", 137),
     ("preempted, and that was all", PREEMPTED, False, Status.FAILED, "Preempted", 143),
     ("made way without being asked to come back", [*SAVED, COLLECTED], False, Status.SUCCEED, "", 0),
     ("made way too often", [*SAVED, COLLECTED], True, Status.FAILED, "Timeout", 143),

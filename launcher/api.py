@@ -295,6 +295,24 @@ def cancel(folder: Folder, level: int = 1) -> None:
     ensure_coordinator(folder)
 
 
+def warning_of(made: Plan) -> int:
+    """The number of the signal by which Slurm warns this job."""
+    from launcher.slurm import warning
+
+    return warning.of(made.slurm)[0]
+
+
+def hand_on(folder: Folder) -> bool:
+    """Let the job's coordinator, on this machine, know of Slurm's warning; False while there is none."""
+    from launcher.model import Plan, from_json
+
+    record = read_json(folder.owner)
+    if not owner.is_alive(record) or record["boot_id"] != owner.boot_id():
+        return False
+    os.kill(record["pid"], warning_of(from_json(Plan, read_json(folder.plan))))
+    return True
+
+
 def resume(folder: Folder) -> None:
     """Collect the outputs of a job that ended as CollectFailed, without training again.  Raises UsageError for any other."""
     seen = view(folder)

@@ -53,10 +53,10 @@ def start(folder: Folder) -> None:
 def _popen(words: list[str], **streams: Any) -> subprocess.Popen[bytes]:
     """Start a coordinator.
 
-    In Slurm TERM says that the job ends, also while the coordinator loads its code: it starts with the signal blocked, and lets
-    it through when it can write an end.
+    In Slurm TERM says that the job ends, and another signal that it soon will, also while the coordinator loads its code: it
+    starts with these blocked, and lets them through when it can write an end.
     """
-    blocked = {signal.SIGTERM} if "SLURM_JOB_ID" in os.environ else set()
+    blocked = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2} if "SLURM_JOB_ID" in os.environ else set()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         return subprocess.Popen(words, start_new_session=True, cwd=directory(), **streams)

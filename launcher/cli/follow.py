@@ -25,11 +25,20 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
+        self.warnings = 0
+        """how often Slurm has warned that the allocation ends soon"""
         self._noting = False
 
     def note_from_now_on(self) -> None:
         """Something runs that must not be left alone: handlers only note, the loop acts."""
         self._noting = True
+
+    def note_warnings(self, number: int) -> None:
+        """Slurm's warning to a batch script (`--signal=B:…`) comes to us, who stand in the script's place."""
+        signal.signal(number, self._note_warning)
+
+    def _note_warning(self, number: int, frame: FrameType | None) -> None:
+        self.warnings += 1
 
     def __enter__(self) -> Interrupts:
         self._old = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -80,7 +89,7 @@ def follow(
     ``interrupts`` None: signals are the caller's, and only leave.  ``feed``: one that has read what need not be shown.
     """
     feed = feed or Feed(folder)
-    attention, heard = Attention(folder, at_once=False), 0
+    attention, heard, handed_on = Attention(folder, at_once=False), 0, 0
     while True:
         for item in feed.read():
             screen.show(item, feed, quiet)
@@ -93,6 +102,8 @@ def follow(
                 return screen.leave(folder, feed.view)
             screen.stopping(heard)
             api.cancel(folder, heard)
+        if interrupts is not None and interrupts.warnings > handed_on:
+            handed_on += api.hand_on(folder)
         news = attention.pay()
         if news:
             screen.note(news)

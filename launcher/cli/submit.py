@@ -73,6 +73,8 @@ def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, 
         _print_plan(drafted, output)
         return
     with Interrupts() as interrupts:
+        if drafted.plan.allocation:
+            interrupts.note_warnings(api.warning_of(drafted.plan))
         folder = api.submit(drafted, screen.note, interrupts.note_from_now_on, prepared)
         try:
             screen.begin(folder, drafted.plan)

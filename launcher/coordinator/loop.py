@@ -76,8 +76,8 @@ class Coordinator:
         for level, name in warning.cancel_signals(self._plan.slurm).items() if self._plan.batch else ():
             signal.signal(getattr(signal, name), functools.partial(self._note_wish, level))
         # Held back while we were loaded.
-        held = {signal.SIGTERM, *((signal.SIGUSR1, signal.SIGUSR2, self._notices.signal) if self._notices else ())}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+        held = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held | ({self._notices.signal} if self._notices else set()))
         if self.view.created_at is None:
             nodes = [{"rank": node.rank, "host": node.host.name} for node in self._plan.nodes]
             self._record({"type": "created", "nodes": nodes, "time": self._plan.created_at})

@@ -106,3 +106,17 @@ def test_the_job_of_a_salloc_ends_with_it(desk: Desk) -> None:
     told = eventually(lambda: (one := desk.status())["ended_at"] and one, "its end is written")
     assert (told["status"], told["reason_code"], told["exit_code"]) == ("Terminated", "Cancelled", 130), json.dumps(told)
     assert told["model_data"]
+
+
+def test_a_launcher_in_the_place_of_a_batch_script_hands_the_warning_on(desk: Desk) -> None:
+    """`exec launcher submit` as its last line is what `--signal=B:USR2` reaches."""
+    desk.file("train.py", SAVES)
+    script = f"exec {desk.slurm.python} -m launcher submit -- python3 {desk.slurm.shared}/train.py {desk.slurm.shared}/ready-"
+    words = ["sbatch", "--parsable", "-N2", "--output=out.log", f"--wrap={script}"]
+    number = desk.slurm.run(desk.slurm.login, words).stdout.strip()
+    eventually(lambda: all((desk.slurm.shared / f"ready-{rank}").exists() for rank in (0, 1)), "it runs", patience=60)
+    signal(desk, number)
+    eventually(lambda: desk.status()["ended_at"], "it ends", patience=60)
+    assert desk.status()["status"] == "Succeed"
+    saved = desk.slurm.shared / "home/jobs" / desk.status()["job_id"] / "output/model"
+    assert sorted(path.name for path in saved.iterdir()) == ["saved-by-0", "saved-by-1"]

@@ -221,13 +221,14 @@ def _warned(told: Mapping[str, Any]) -> str:
     signal, heard, deaf = told["signal"], told["told"], told["untold"]
     if not heard and not deaf:
         return f"{signal} was not delivered: no training process runs there yet"
-    parts = [f"{signal} was delivered to {_called(heard)}"] if heard else []
-    if deaf:
-        parts.append(f"{'not' if parts else f'{signal} was not delivered'}: {_called(deaf)} does not catch it")
-    return ", ".join(parts).replace(", not: ", ", but ")
+    if not deaf:
+        return f"{signal} was delivered to {_called(heard)}"
+    spared = f"{_called(deaf)} does not catch it"
+    return f"{signal} was delivered to {_called(heard)}, but {spared}" if heard else f"{signal} was not delivered: {spared}"
 
 
 def _called(processes: list[Mapping[str, Any]]) -> str:
+    """Processes by rank, where they have one, else by name."""
     ranks = [str(one["rank"] if one.get("rank") is not None else one["local_rank"]) for one in processes if "local_rank" in one]
     return f"rank {', '.join(ranks)}" if ranks else ", ".join(str(one["name"]) for one in processes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from launcher.cli.show import sentence_of
 from launcher.policy import Rules, Step, decide, fold, next_deadline
 from launcher.status import Status
 from launcher.verdict import verdict
@@ -120,3 +121,30 @@ def test_how_slurm_ends_a_job(story: str, events: list[Event], asked: bool, stat
     """``asked``: the job was to be requeued."""
     found = verdict(fold(events), None, asked)
     assert (found.status, found.reason_code, found.exit_code) == (status, reason, code)
+
+
+RANKS = [{"pid": 7, "local_rank": 0, "rank": 4}, {"pid": 8, "local_rank": 1, "rank": None}]
+
+
+@pytest.mark.parametrize(
+    ("told", "untold", "sentence"),
+    [
+        (RANKS, [], "SIGUSR2 was delivered to rank 4, 1"),
+        (RANKS[:1], RANKS[1:], "SIGUSR2 was delivered to rank 4, but rank 1 does not catch it"),
+        ([], RANKS, "SIGUSR2 was not delivered: rank 4, 1 does not catch it"),
+        ([], [{"pid": 9, "name": "python3"}], "SIGUSR2 was not delivered: python3 does not catch it"),
+        ([], [], "SIGUSR2 was not delivered: no training process runs there yet"),
+    ],
+)
+def test_whom_a_warning_reached_is_said(told: list[Event], untold: list[Event], sentence: str) -> None:
+    """By rank, or by the name of a process that has none."""
+    event = agent(0, "warned", signal="SIGUSR2", told=told, untold=untold)
+    assert sentence_of(event, fold(RUNNING)) == f"node 0 (host0): {sentence}"
+
+
+def test_what_slurm_did_is_said() -> None:
+    """A warning, a requeue, and one that did not work."""
+    view = fold(RUNNING)
+    assert sentence_of(WARNING, view) == "Slurm sent SIGUSR2: time is short"
+    assert sentence_of(REQUEUED, view) == "m: back in Slurm's queue (requeue 1, by launcher)"
+    assert sentence_of(REQUEUE_FAILED, view) == "the job could not be requeued: disabled"

@@ -102,6 +102,7 @@ def _order(session, spool, request):
         "env": environment,
         "marks": request["marks"],
         "umask": _umask(),
+        "grace": request.get("grace", 0),
     }
 
 

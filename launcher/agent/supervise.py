@@ -255,7 +255,9 @@ class Supervisor:
                 self.spool.append("exited", self.attempt, **_meaning(status))
                 # Slurm's TERM goes to one process after the other, and may not have come to us yet.
                 told = in_step() and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
-                self.stop(LEFTOVER_GRACE if self.grace is None else self.grace, "leftover", told)
+                # A shell dies of it at once, and what it has started may be writing its checkpoint.
+                left = max(LEFTOVER_GRACE, self.order.get("grace", 0)) if told else LEFTOVER_GRACE
+                self.stop(left if self.grace is None else self.grace, "leftover", told)
 
     def below(self):
         return [pid for pid in procs.descendants(os.getpid()) if pid != self.helper]

@@ -293,7 +293,8 @@ class Steps:
         settings = {k: v for k, v in torchrun.settings(self._plan.spec.grace, "").items() if k != "PET_LOG_DIR"}
         orders = environ.orders(self._plan, node, place, view.master, self._user_environment(rank), settings)
         argv = _argv(self._plan, rank, str(facts["python"]), view.master, nproc)
-        return {"argv": argv, "env": orders.settings, "defaults": orders.defaults, "drop": list(orders.drop), "bin": facts["bin"]}
+        environment = {"env": orders.settings, "defaults": orders.defaults, "drop": list(orders.drop)}
+        return {"argv": argv, **environment, "bin": facts["bin"], "grace": self._plan.spec.grace}
 
     def _user_environment(self, rank: int) -> dict[str, str]:
         """The real values for one node: its host's own of cluster.yaml, and over them what the person set for the job."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any
 
 import pytest
 
+from launcher.agent import procs
 from launcher.link import Link
-from tests.agent.far import Node, eventually
+from tests.agent.far import Node, eventually, hurried
 
 CATCHES = """
 import os, signal, sys, time
@@ -23,6 +25,12 @@ while not heard:
     time.sleep(0.01)
 print('saved', flush=True)
 os.kill(child, signal.SIGKILL)
+"""
+SAVES_ON_TERM = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), print('saved', flush=True), sys.exit()))
+print('ready', flush=True)
+time.sleep(60)
 """
 IGNORANT = "import time; print('ready', flush=True); time.sleep(60)"
 LISTENS = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: print('heard')); print('ready')\nwhile 1: time.sleep(1)"
@@ -108,3 +116,22 @@ def test_a_command_that_does_not_catch_it_lives_on(node: Node) -> None:
     assert (warn(node, link, 2, ranks=True)["told"], node.heard[-1]["untold"]) == ([], [])
     assert "exited" not in [event["type"] for event in node.heard]
     end(node, link)
+
+
+def test_what_a_shell_has_started_gets_the_jobs_grace_when_slurm_ends_the_shell(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm's TERM comes to both; the shell dies of it at once, the training is still writing."""
+    hurried(monkeypatch, LEFTOVER_GRACE=(5.0, 0.2))
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    saves = f"'{sys.executable}' -Suc \"$T_SAVES\"; echo after"
+    link, _ = node.connect()
+    settings = {**node.marks, "T_SAVES": SAVES_ON_TERM}
+    argv = ["/bin/sh", "-c", saves]
+    said = link.follow(node.following(), "node_start", argv=argv, env=settings, defaults={}, drop=[], bin=None, grace=20)
+    until_ready(node)
+    shell = int(said["said"][1:])
+    for pid in (*procs.children(shell), shell):
+        os.kill(pid, signal.SIGTERM)
+    assert node.wait_for("outcome")["signal"] == "SIGTERM"
+    assert node.log() == b"ready\nsaved\n"

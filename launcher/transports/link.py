@@ -5,7 +5,7 @@ Whatever paramiko raises on the way is translated here, once, into the tree of `
 
 from __future__ import annotations
 
-import logging
+import functools
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,16 +28,12 @@ CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "ae
 IDLE = 1.0
 """seconds between two looks of an idle connection's thread at whether it was closed; closing wakes it anyway"""
 
-_LOG = "launcher.transports.wire"
-
 
 class Wire(paramiko.Transport):
     """A paramiko Transport that hangs up at once, prefers fast ciphers, and keeps its log to itself."""
 
     def __init__(self, sock: Any, settings: SshSettings, deadline: Deadline) -> None:
         super().__init__(sock, default_window_size=WINDOW)
-        logging.getLogger(_LOG).disabled = True  # what it would say becomes one of our errors
-        self.set_log_channel(_LOG)
         self.banner_timeout = self.handshake_timeout = self.auth_timeout = deadline.left
         self.channel_timeout = settings.connect_timeout
         security = self.get_security_options()
@@ -45,6 +41,12 @@ class Wire(paramiko.Transport):
         security.digests = _allowed(security.digests, settings.macs, security.digests)
         security.kex = _allowed(security.kex, settings.kex, security.kex)
         sock.settimeout(IDLE)
+
+    def _log(self, level: int, msg: Any, *args: Any) -> None:
+        """Nothing: what it would say becomes one of our errors."""
+
+    def _parse_debug(self, message: paramiko.Message) -> None:
+        """Nothing: sshd's debug messages are for nobody here."""
 
     def run(self) -> None:
         """The reading thread; its last act closes the socket, which a channel through a jump host that is gone refuses."""
@@ -97,6 +99,10 @@ class _Settings(fabric.Config):  # type: ignore[misc]  # fabric is untyped
 
 class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric is untyped
     """A connection whose way through its gateway is opened by `stream`, where its failures are told apart."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # invoke's own way asks dir() each time, and turns some attributes into settings, which all connections share here.
+        object.__setattr__(self, name, value)
 
     def open_gateway(self) -> Any:
         return self.connect_kwargs["sock"]
@@ -160,10 +166,11 @@ def translated(error: BaseException, settings: SshSettings, deadline: Deadline, 
                            next_step=f"is that the port of sshd, and is it overloaded (MaxStartups)? {by_hand}")
 
 
+@functools.cache
 def _config() -> fabric.Config:
     """fabric's built-in settings and nothing else: no files, no ssh_config (`ssh -G` has read that already).
 
-    One for each connection: a connection writes into its Config, and threads that shared one broke it (tried, 3.2).
+    One for all connections, which only read it.
     """
     return _Settings(lazy=True, ssh_config=paramiko.SSHConfig())
 

@@ -35,13 +35,14 @@ def ask(command: Sequence[str], address: str, where: str, patience: float, accou
                         next_step="install the OpenSSH client (Debian: apt-get install openssh-client)")
     question = ["ssh -G", program, str(os.getuid()), *command[1:], "--", address]
     known = recall(question)
-    if known is not None:
-        return _keywords(known)
-    answer, said = _run([program, *command[1:]], address, where, patience)
+    if isinstance(known, dict):
+        return known
+    text, said = _run([program, *command[1:]], address, where, patience)
+    answer = _keywords(text)
     depends = _depends_on(_READ.findall(said), os.path.join(account_home, ".ssh"), named="-F" in command)
     if depends is not None:
         keep(question, answer, [program, *depends])
-    return _keywords(answer)
+    return answer
 
 
 def _run(command: Sequence[str], address: str, where: str, patience: float) -> tuple[str, str]:

@@ -17,7 +17,6 @@ from launcher.model import Node, Plan
 from launcher.replica import Replica
 from launcher.store import Folder
 from launcher.transports import Way
-from launcher.transports.gateways import SshWay
 
 T = TypeVar("T")
 Tell = Callable[[dict[str, Any]], None]
@@ -39,11 +38,19 @@ class Fleet:
         """set when Slurm has sent TERM to the step: every process on every node gets it, the command's as well"""
         self.out_of_memory: Callable[[], bool] = lambda: False
         """once all sessions have ended: whether Slurm says that processes were killed for their use of memory"""
-        self._way = self._step() if plan.backend == "slurm" else SshWay(plan.ssh) if plan.backend == "ssh" else None
+        self._way = self._shared_way()
         self.links = {node.rank: Link(self._address(node), self._hear) for node in plan.nodes}
         self.replicas = {node.rank: Replica(folder.node_logs(node.rank)) for node in plan.nodes}
         self._over = threading.Event()
         threading.Thread(target=self._keep_alive, name="beats", daemon=True).start()
+
+    def _shared_way(self) -> Way | None:
+        """What the links have in common; each loads what others need not."""
+        if self.plan.backend == "ssh":
+            from launcher.transports.gateways import SshWay
+
+            return SshWay(self.plan.ssh)
+        return self._step() if self.plan.backend == "slurm" else None
 
     def _step(self) -> Way:
         from launcher.slurm import ask

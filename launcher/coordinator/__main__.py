@@ -1,6 +1,6 @@
 """Entry point: `python -m launcher.coordinator FOLDER`, or without FOLDER, which then comes on stdin.
 
-Started without, it loads its code meanwhile; with `--ssh` all that ssh needs, too.
+Started without, it loads its code meanwhile; with `--ssh` all that ssh needs, too; in an allocation what a step needs.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def _await_job() -> Folder | None:
     """The job that submit gives us when it has planned it; None when there will be none."""
     if "--ssh" in sys.argv:
         threading.Thread(target=_load_ssh, daemon=True).start()
+    if "SLURM_JOB_ID" in os.environ:
+        import launcher.transports.step  # noqa: F401 - whoever needs it finds it loaded
     root = os.fsdecode(sys.stdin.buffer.read())
     if not root:
         return None

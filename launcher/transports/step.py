@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import marshal
 import os
 import select
 import socket
@@ -15,6 +16,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 from launcher.agent import facts, lanes
@@ -40,20 +43,29 @@ _BOOT = "import sys;exec(sys.stdin.buffer.readline())"
 
 @functools.cache
 def _program() -> bytes:
-    """The line that makes a task ours: the modules, put where `import` finds them, and the entry point."""
-    texts = {f"launcher.agent.{name}": (_AGENT / f"{name}.py").read_text() for name in _TRAVEL}
-    return f"exec({_UNPACK.replace('TEXTS', repr(texts))!r})\n".encode()
+    """What makes a task ours: a line that unpacks the modules behind it, to where `import` finds them.
+
+    They travel as text, and as byte code, which spares a Python of our own version a third of its start.
+    """
+    paths = {f"launcher.agent.{name}": _AGENT / f"{name}.py" for name in _TRAVEL}
+    texts = {name: path.read_text() for name, path in paths.items()}
+    codes = {name: marshal.dumps(SourceFileLoader(name, str(path)).get_code(name)) for name, path in paths.items()}
+    # What every version reads: marshal's own format of its second version.
+    packed = marshal.dumps((MAGIC_NUMBER, codes, texts), 2)
+    return f"exec({_UNPACK.replace('SIZE', str(len(packed)))!r})\n".encode() + packed
 
 
 _UNPACK = """
-import sys, types
+import marshal, sys
+magic, codes, texts = marshal.loads(sys.stdin.buffer.read(SIZE))
+same = magic == getattr(sys.modules.get("_frozen_importlib_external"), "MAGIC_NUMBER", None)
 for name in ("launcher", "launcher.agent"):
-    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name] = type(sys)(name)
     sys.modules[name].__path__ = []
-for name, text in TEXTS.items():
-    module = sys.modules[name] = types.ModuleType(name)
+for name, text in texts.items():
+    module = sys.modules[name] = type(sys)(name)
     setattr(sys.modules["launcher.agent"], name.rpartition(".")[2], module)
-    exec(compile(text, name, "exec"), module.__dict__)
+    exec(marshal.loads(codes[name]) if same else compile(text, name, "exec"), module.__dict__)
 sys.modules["launcher.agent.dial"].launch()
 """
 

@@ -167,7 +167,10 @@ def _cancel(view: View, event: Mapping[str, Any]) -> None:
 
 def _revoked(view: View, event: Mapping[str, Any]) -> None:
     view.revoked = view.revoked or dict(event)
-    if view.stopping == "failure" and event["time"] - view.stopping_at < REVOKED_MARGIN:
+    # While it was asked what the signal means, the command may have died of it.
+    died = view.stopping is None and not view.diagnosed and any(node.failed for node in view.nodes.values())
+    late = view.stopping == "failure" and event["time"] - view.stopping_at < REVOKED_MARGIN
+    if died or late or event.get("unheard"):
         view.stopping = "allocation"
 
 

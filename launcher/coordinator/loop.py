@@ -34,7 +34,7 @@ from launcher.verdict import verdict
 
 _DURABLE = {"starting", "attempt", "diagnosis", "collected", "requeued", "end"}
 """events that must be on the disk before anything follows from them"""
-_SILENT = {"still lost"}
+_SILENT = {"still lost", "none of Slurm's"}
 _ROOM_SECONDS = 1.0
 """between two tries to write on a full disk"""
 _FOLDER_MISSED = 5
@@ -118,6 +118,9 @@ class Coordinator:
             return self._finish()
         if step is Step.REQUEUE:
             return self._requeue(why)
+        if step is Step.DIAGNOSE and self._notices and self._notices.doubts(self.view):
+            self._notices.hear({"node": None, "signal": "SIGTERM", "unheard": True})
+            return True
         action = self._steps.action(step, why)
         if step in (Step.REACH, Step.SYNC, Step.PROBE, Step.START, Step.COLLECT):
             return self._attend(action, step)
@@ -185,6 +188,8 @@ class Coordinator:
             event = self._notices.answered(event["event"])
             kind = event["type"]
             known = self.view.warning or {}
+            if kind in _SILENT:
+                return True
             if kind == "revoked" and self.view.revoked is not None:
                 return True
             if kind == "warning" and known.get("signal") == event["signal"] == "SIGTERM":

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.model import Plan
+from launcher.policy import View
 from launcher.slurm import warning
 from launcher.slurm.outlook import Outlook, outlook
 
@@ -25,6 +26,7 @@ class Notices:
         self.open = False
         """a question is not answered yet: what ends meanwhile may end because of it"""
         self._missed: Event | None = None
+        self._doubted: int | None = None
 
     def hear(self, event: Event) -> None:
         """A signal came: ``event`` has its name, and the node whose task heard it."""
@@ -35,6 +37,16 @@ class Notices:
             return
         self.open = True
         threading.Thread(target=lambda: self._tell({"type": "answered", "event": self._ask(event)}), daemon=True).start()
+
+    def doubts(self, view: View) -> bool:
+        """Whether nodes failed for which Slurm may be to blame: a command can die of its TERM before we hear of that.
+
+        True once for each attempt; then `hear` of a signal that is ``unheard``.
+        """
+        failed = any(node.failed for node in view.nodes.values()) and view.stopping in (None, "failure")
+        asks = failed and not view.ending and view.warning is None and self._doubted != view.attempt
+        self._doubted = view.attempt if asks else self._doubted
+        return asks
 
     def answered(self, event: Event) -> Event:
         """The answer to a question, which is none any more."""
@@ -48,6 +60,8 @@ class Notices:
         warned = event["signal"] == signal.Signals(self.signal).name
         assert self._plan.allocation is not None
         found = outlook(self._plan.allocation, self._plan.restarts, self._seconds if warned else None)
+        if event.get("unheard") and (found is None or (found.reason_code != "Preempted" and not found.over)):
+            return {**event, "type": "none of Slurm's"}
         if warned:
             found = found or Outlook(None)
             return {**_told(event, found), "type": "warning", "message": _near(found)}

@@ -120,3 +120,18 @@ def test_a_launcher_in_the_place_of_a_batch_script_hands_the_warning_on(desk: De
     assert desk.status()["status"] == "Succeed"
     saved = desk.slurm.shared / "home/jobs" / desk.status()["job_id"] / "output/model"
     assert sorted(path.name for path in saved.iterdir()) == ["saved-by-0", "saved-by-1"]
+
+
+def test_with_accounting_the_ends_are_told_apart_likewise(slurm_accounting: SlurmCluster) -> None:
+    """A scancel that the coordinator hears of, and a batch step that was killed together with its job."""
+    desk = Desk(slurm_accounting)
+    job, number = begin(desk, STUBBORN, nodes=1)
+    desk.slurm.run(desk.slurm.login, ["scancel", number])
+    desk.run("wait", job, check=130)
+    assert [desk.status(job)[key] for key in ("status", "reason_code")] == ["Terminated", "Cancelled"]
+    (desk.slurm.shared / "ready-0").unlink()
+    job, number = begin(desk, STUBBORN, nodes=1)
+    desk.slurm.run(desk.slurm.login, ["scancel", "--full", "--signal=KILL", number])
+    desk.run("wait", job, check=130)
+    assert [desk.status(job)[key] for key in ("status", "reason_code")] == ["Terminated", "Cancelled"]
+    assert desk.events(job)[-2]["type"] != "revoked", "the end was written by who waited"

@@ -92,10 +92,36 @@ def taken(code: str | None) -> list[Event]:
 
 
 PREEMPTED = [*RUNNING, PREEMPTION, *ended(0, 143), *ended(1, 143), failure(143), COLLECTED]
+CANCELLED = {**TAKEN_BACK, "reason_code": "Cancelled"}
+UNHEARD = {**TAKEN_BACK, "reason_code": "Cancelled", "unheard": True}
 KILL = {"message": "rank 0 was killed", "node": 0, "exit_code": 137, "signal": "SIGKILL"}
 KILLED = [*RUNNING, *ended(0, 137), *ended(1, 143), failure(137) | {"failure": KILL}, COLLECTED]
 ENDINGS = [
     ("scancel", taken("Cancelled"), True, Status.TERMINATED, "Cancelled", 130),
+    (
+        "a scancel that the command heard of first",
+        [*RUNNING, *ended(0, 143), *ended(1, 143), UNHEARD, failure(143), COLLECTED],
+        False,
+        Status.TERMINATED,
+        "Cancelled",
+        130,
+    ),
+    (
+        "a scancel that was asked after while the command died of it",
+        [*RUNNING, *ended(0, 143), *ended(1, 143), CANCELLED, failure(143), COLLECTED],
+        False,
+        Status.TERMINATED,
+        "Cancelled",
+        130,
+    ),
+    (
+        "a scancel of what had failed, while its outputs came here",
+        [*RUNNING, *ended(0, 3), *ended(1, 3), failure(3), CANCELLED, COLLECTED],
+        False,
+        Status.FAILED,
+        "CommandFailed",
+        3,
+    ),
     ("Slurm did not say why", taken(None), True, Status.TERMINATED, "Cancelled", 130),
     ("the time limit", taken("Timeout"), True, Status.FAILED, "Timeout", 143),
     ("a failed node", taken("NodeFail"), True, Status.FAILED, "NodeFail", 69),

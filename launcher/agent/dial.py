@@ -430,6 +430,8 @@ class Stub:
             home = os.path.expanduser("~")
             os.chdir(home if os.path.isdir(home) else "/")
             argv = [os.path.expanduser(word) if word.startswith(b"~") else word for word in words]
+            if len(argv) == 3 and argv[1] == b"-ISuc" and is_this_python(os.fsdecode(argv[0])):
+                run_here(argv[2].decode())
             os.execvp(argv[0], argv)
         except OSError as error:
             os.write(2, b"%s: %s\n" % (words[0], error.strerror.encode()))
@@ -447,6 +449,38 @@ class Stub:
                 return 1
             select.select([self._wake], [], [], min(left, 0.05))
             _read(self._wake)
+
+
+def is_this_python(program):
+    """Whether executing ``program`` would start the interpreter that we are."""
+    if "/" in program:
+        return program == sys.executable
+    found = (os.path.join(directory, program) for directory in os.environ.get("PATH", os.defpath).split(os.pathsep))
+    return next((path for path in found if os.access(path, os.X_OK)), None) == sys.executable
+
+
+def run_here(text):
+    """In the child: become `python -ISuc TEXT` without starting another interpreter, a third of what an agent's start costs.
+
+    It never returns, so nothing of ours is let go of: the descriptors have other owners by now."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "launcher"]:
+        del sys.modules[name]
+    procs.set_name("python3")
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)  # as Python starts with
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, mode, closefd=False) for fd, mode in ((0, "r"), (1, "w"), (2, "w")))
+    status = 0
+    try:
+        exec(text, {"__name__": "__main__", "__builtins__": __builtins__})  # noqa: S102 - what was to be executed
+    except SystemExit as left:
+        status = left.code if isinstance(left.code, int) else 0 if left.code is None else 1
+        if isinstance(left.code, str):
+            os.write(2, b"%s\n" % left.code.encode())
+    except BaseException:  # noqa: BLE001 - as an interpreter does: told, and the end
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    sys.stdout.flush()
+    os._exit(status)
 
 
 def _read(fd):

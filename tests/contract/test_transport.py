@@ -146,6 +146,29 @@ def test_the_exit_status_is_the_programs_own(transport: Transport, tmp_path: Pat
     assert channel.close() == (1, b"no such thing\n")
 
 
+@pytest.mark.parametrize(
+    ("ending", "status", "said"),
+    [
+        ("", 0, b""),
+        ("sys.exit(3)", 3, b""),
+        ("sys.exit('no such thing')", 1, b"no such thing\n"),
+        ("1 / 0", 1, b"ZeroDivisionError: division by zero\n"),
+    ],
+)
+def test_a_text_for_our_own_python_runs_as_in_a_new_one(transport: Transport, ending: str, status: int, said: bytes) -> None:
+    """A step's task has a Python already: what it runs there sees what a new one would show, and ends as there."""
+    ours = "[name for name in sys.modules if 'launcher' in name], len(os.listdir('/proc/self/fd'))"
+    seen = f"sys.argv, __name__, signal.getsignal(13) == signal.SIG_IGN, {ours}"
+    text = f"import os, signal, sys; print(sys.stdin.readline(), {seen}); {ending}"
+    channel = transport.open([sys.executable, "-ISuc", "import sys;exec(sys.stdin.buffer.readline())"])
+    channel.send(text.encode() + b"\nheard\n")
+    assert read_all(channel) == b"heard\n ['-c'] __main__ True [] 4\n"
+    told, tail = channel.close()
+    assert told == status
+    assert tail.endswith(said)
+    assert bool(tail) == bool(said)
+
+
 def test_a_killed_program_has_no_exit_status(transport: Transport, tmp_path: Path) -> None:
     """Death by a signal is no exit status: None."""
     channel = python(transport, tmp_path, "import os; os.kill(os.getpid(), 9)")

@@ -35,9 +35,11 @@ Contenders = dict[str, Callable[[], Sample]]
 
 
 def allocation(place: Place, sizes: list[int]) -> Contenders:
-    """A job that does nothing, and a step that does nothing, on some of the allocation's nodes."""
+    """A job that does nothing, a step that does nothing, and one that starts a Python, on some of the allocation's nodes."""
     ours = {f"ours {n}": partial(place.launcher, "submit", "--nodes", str(n), "--command", "true") for n in sizes}
-    return {**ours, **{f"srun {n}": partial(measure.run, ["srun", f"-N{n}", "true"]) for n in sizes}}
+    empty = [sys.executable, "-ISc", "pass"]
+    rivals = {f"srun {n}": partial(measure.run, ["srun", f"-N{n}", "true"]) for n in sizes}
+    return {**ours, **rivals, **{f"python {n}": partial(measure.run, ["srun", f"-N{n}", *empty]) for n in sizes}}
 
 
 def first_line(place: Place, sizes: list[int]) -> Contenders:

@@ -114,13 +114,13 @@ class Coordinator:
             return False
         if step is Step.WAIT:
             return self._wait()
+        if step in (Step.DIAGNOSE, Step.FINISH) and self._notices and self._notices.doubts(self.view):
+            self._notices.hear({"node": None, "signal": "SIGTERM", "unheard": True})
+            return True
         if step is Step.FINISH:
             return self._finish()
         if step is Step.REQUEUE:
             return self._requeue(why)
-        if step is Step.DIAGNOSE and self._notices and self._notices.doubts(self.view):
-            self._notices.hear({"node": None, "signal": "SIGTERM", "unheard": True})
-            return True
         action = self._steps.action(step, why)
         if step in (Step.REACH, Step.SYNC, Step.PROBE, Step.START, Step.COLLECT):
             return self._attend(action, step)

@@ -39,14 +39,16 @@ class Notices:
         threading.Thread(target=lambda: self._tell({"type": "answered", "event": self._ask(event)}), daemon=True).start()
 
     def doubts(self, view: View) -> bool:
-        """Whether nodes failed for which Slurm may be to blame: a command can die of its TERM before we hear of that.
+        """Whether something failed for which Slurm may be to blame: its TERM can end a command or a step before we hear of it.
 
         True once for each attempt; then `hear` of a signal that is ``unheard``.
         """
-        failed = any(node.failed for node in view.nodes.values()) and view.stopping in (None, "failure")
-        asks = failed and not view.ending and view.warning is None and self._doubted != view.attempt
-        self._doubted = view.attempt if asks else self._doubted
-        return asks
+        failed = view.broken is not None or any(node.failed for node in view.nodes.values())
+        known = view.ending or view.warning is not None or view.stopping not in (None, "failure")
+        if known or not failed or self._doubted == view.attempt:
+            return False
+        self._doubted = view.attempt
+        return True
 
     def answered(self, event: Event) -> Event:
         """The answer to a question, which is none any more."""

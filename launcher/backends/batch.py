@@ -129,6 +129,7 @@ def _parameters(plan: Plan) -> dict[str, Any]:
         "use_srun": False,
         "stderr_to_stdout": True,
         "wckey": None,
+        "setup": [f"trap '' {' '.join(warning.may_come(options))}"],
         "additional_parameters": extra,
         **{name: getattr(options, name) for name in (*kept, "nodelist", "exclude", "dependency")},
     }

@@ -41,3 +41,12 @@ def cancel_signals(options: SlurmOptions) -> dict[int, str]:
     """
     taken = signal.Signals(of(options)[0]).name
     return {level: _FALLBACK if name == taken else name for level, name in _CANCEL.items()}
+
+
+def may_come(options: SlurmOptions) -> list[str]:
+    """Names, without SIG, of what may be sent to a batch step that does not listen yet, and must not end it.
+
+    With a time limit shorter than the warning it comes at once.  No training runs then; a wish to stop is in the folder, too.
+    """
+    names = {signal.Signals(of(options)[0]).name, *_CANCEL.values(), _FALLBACK}
+    return sorted(name.removeprefix("SIG") for name in names)

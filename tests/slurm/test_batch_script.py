@@ -45,6 +45,9 @@ GOLDEN = """#!/bin/bash
 #SBATCH --signal=B:USR2@90
 #SBATCH --time=1-12:00:00
 
+# setup
+trap '' INT USR1 USR2
+
 # command
 export SUBMITIT_EXECUTOR=slurm
 exec {python} -u -m submitit.core._submit {folder}/slurm
@@ -102,7 +105,8 @@ def test_the_whole_text(seen: Path) -> None:
         ({"sbatch": {"wckey": "mine"}}, "--wckey=mine", True),
         ({}, "#SBATCH --no-requeue\n", True),
         ({"sbatch": {"signal": "B:USR1@300"}}, "--signal=B:USR1@300", True),
-        ({"sbatch": {"signal": "B:USR1@300"}}, "USR2", False),
+        ({"sbatch": {"signal": "B:USR1@300"}}, "--signal=B:USR2", False),
+        ({"sbatch": {"signal": "B:HUP@300"}}, "trap '' HUP INT USR1 USR2\n", True),
         ({"sbatch": {"comment": "it's; $HOME"}}, """--comment='it'"'"'s; $HOME'""", True),
         ({"mem": "0", "exclude": "n[1-2]", "nodelist": "n3", "dependency": "afterok:5", "qos": "q"}, "--mem=0\n", True),
     ],
@@ -110,6 +114,15 @@ def test_the_whole_text(seen: Path) -> None:
 def test_what_is_said_is_asked_for_and_nothing_else(seen: Path, options: Mapping[str, Any], line: str, there: bool) -> None:
     """No time limit of five minutes, no wckey, no second log; a value reaches sbatch as it was written."""
     assert (line in batch.script(plan(**options), folder_in(seen / "home"))) == there
+
+
+def test_a_signal_that_comes_early_does_not_end_the_batch_step(seen: Path) -> None:
+    """A warning comes at once where the time limit is shorter, a wish to cancel at any time: before the launcher listens."""
+    script, last = batch.script(plan(time="1"), folder_in(seen / "home")).rstrip().rsplit("\n", 1)
+    assert last.startswith("exec ")
+    listens_not = "import os, signal; [os.kill(os.getpid(), signal.Signals[n]) for n in ('SIGUSR2', 'SIGUSR1', 'SIGINT')]"
+    text = f'{script}\nexec {sys.executable} -c "{listens_not}"\n'
+    assert subprocess.run(["bash"], input=text, text=True, check=False).returncode == 0
 
 
 def test_what_is_shown_is_what_is_submitted(seen: Path) -> None:

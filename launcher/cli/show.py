@@ -170,7 +170,9 @@ def sentence_of(event: Mapping[str, Any], view: View) -> str | None:
 
 
 def _name(rank: int, view: View) -> str:
-    return f"node {rank} ({view.nodes[rank].host})"
+    # What is read at once is folded at once: an event behind this one, such as a requeue, may have taken the nodes away.
+    node = view.nodes.get(rank)
+    return f"node {rank}" if node is None else f"node {rank} ({node.host})"
 
 
 def _reached(event: Mapping[str, Any], view: View) -> str | None:

@@ -174,3 +174,9 @@ def test_what_slurm_did_is_said() -> None:
     assert sentence_of(WARNING, view) == "Slurm sent SIGUSR2: time is short"
     assert sentence_of(REQUEUED, view) == "m: back in Slurm's queue (requeue 1, by launcher)"
     assert sentence_of(REQUEUE_FAILED, view) == "the job could not be requeued: disabled"
+
+
+def test_what_lies_behind_an_event_does_not_take_its_words() -> None:
+    """A reader folds all that is new before it says any of it: a requeue has no nodes, and the end before it has a name."""
+    event = agent(0, "exited", exit_code=143, signal="SIGTERM")
+    assert sentence_of(event, fold([*RUNNING, event, REQUEUED])) == "node 0: the command was killed by SIGTERM"

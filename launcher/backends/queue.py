@@ -74,10 +74,12 @@ def cancel(folder: Folder, level: int) -> None:
         else:
             batch.dequeue(folder, number)
         return
-    _act(folder)
-    if isinstance(report, ask.NoAnswer):
+    if not isinstance(report, ask.NoAnswer):
+        _act(folder)
+    elif seen.end is None and not _beats(folder):
         step = "the job is stopped when it starts; `launcher cancel` again when Slurm answers takes it out of the queue"
         raise SlurmSilent("Slurm does not answer; the wish is written down", lines=report.words, next_step=step)
+    # else its batch step lives, or did: it finds the wish in the folder.
 
 
 def _act(folder: Folder) -> Standing:

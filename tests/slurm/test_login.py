@@ -158,14 +158,21 @@ def test_a_batch_step_that_was_killed_is_told_from_slurms_answer(desk: Desk) -> 
 
 
 def test_while_slurmctld_is_away_nothing_is_known_and_nothing_is_stopped(desk: Desk) -> None:
-    """The job goes on and ends as it would have, its last status is shown meanwhile, and sbatch's failure is a sentence."""
+    """The job goes on and ends as it would have, its last status is shown meanwhile, and sbatch's failure is a sentence.
+
+    A batch step that lives finds the wish to cancel in the folder, so that nobody needs Slurm for it.
+    """
     job = desk.queued("--", "sh", "-c", f"while [ ! -e {desk.slurm.shared}/go ]; do sleep 0.1; done")
+    cancelled = desk.queued(*SLEEP)
     running(desk, job)
+    running(desk, cancelled)
     desk.slurm.stop_daemon(desk.slurm.login)
     told = desk.status(job)
     assert (told["status"], told["coordinator"]) == ("Running", "unknown")
     assert told["reason_message"].startswith("Slurm does not answer")
     assert "slurmctld did not answer sbatch" in desk.run("submit", "--backend", "slurm", "--", "true", check=69).stderr
+    desk.run("cancel", cancelled)
+    assert desk.status(cancelled)["status"] == "Terminated"
     desk.slurm.start_daemon(desk.slurm.login)
     assert desk.status(job)["coordinator"] == "alive"
     desk.file("go", "")

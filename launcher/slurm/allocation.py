@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launcher.errors import UsageError
+from launcher.errors import SlurmSilent, UsageError
 from launcher.slurm import ask, gpus, hostlist
 
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?\Z", re.ASCII)
@@ -146,7 +146,7 @@ def _cpus(environ: Mapping[str, str], nodes: int, problems: list[str]) -> Sequen
 
 
 def _gpus(environ: Mapping[str, str], job_id: str, names: list[str], problems: list[str]) -> list[gpus.Gpus]:
-    told = ask.job_gres(job_id, environ)
+    told = _held(environ, job_id)
     held: list[gpus.Gpus] = []
     for name in names:
         if name not in told:
@@ -160,6 +160,24 @@ def _gpus(environ: Mapping[str, str], job_id: str, names: list[str], problems: l
     if not problems and step(environ) is None:
         _compare(environ, names, held, problems)
     return held
+
+
+def _held(environ: Mapping[str, str], job_id: str) -> dict[str, str]:
+    """What the job holds on each of its nodes.  UsageError where it is over: shells and tmux outlive their allocation."""
+    words: tuple[str, ...] = ()
+    try:
+        told = ask.job_gres(job_id, environ)
+    except SlurmSilent as error:
+        if not ask.is_invalid(error):
+            raise
+        told, words = {}, tuple(error.lines)
+    if not told:
+        raise UsageError(
+            f"SLURM_JOB_ID={job_id}, but Slurm has no such job that holds nodes (any more)",
+            problems=words,
+            next_step="leave the shell of that allocation, or unset SLURM_JOB_ID",
+        )
+    return told
 
 
 def _compare(environ: Mapping[str, str], names: list[str], held: list[gpus.Gpus], problems: list[str]) -> None:

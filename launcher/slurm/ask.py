@@ -64,7 +64,8 @@ def job_state(job_id: str, submitted_at: float | None, *, name: str | None = Non
     """What is known of the job ``job_id`` that was submitted at ``submitted_at`` (seconds since the epoch).
 
     squeue is asked first, then scontrol for the exit code of a job that has ended; sacct when squeue knows no such job or
-    does not answer; scontrol for the restarts of a job that seems to be another one.  Of the accounting only an end counts: what still runs there while slurmctld does not say so is old.
+    does not answer; scontrol for the restarts of a job that seems to be another one.  Of the accounting only an end counts:
+    what still runs there while slurmctld does not say so is old.
     Slurm counts its numbers anew when its state is lost, so a job that was submitted at another time, or is not called
     ``name`` where that is given, is another one.
     """
@@ -77,7 +78,7 @@ def job_state(job_id: str, submitted_at: float | None, *, name: str | None = Non
             found = source(job_id)
         except SlurmSilent as error:
             words += error.lines or (error.what,)
-            answered = answered or any(_INVALID.search(line) for line in error.lines)
+            answered = answered or is_invalid(error)
             continue
         mine = [one.report for one in found if _is_mine(one, submitted_at, name)]
         if mine and source is _from_squeue:
@@ -108,6 +109,11 @@ def _with_exit_code(job_id: str, report: Report) -> Report:
 
 _INVALID = re.compile("Invalid job id", re.IGNORECASE)
 """slurmctld's answer for a number that it does not know, in all of its commands"""
+
+
+def is_invalid(error: SlurmSilent) -> bool:
+    """Whether slurmctld did answer, that it knows no such job."""
+    return any(_INVALID.search(line) for line in error.lines)
 
 
 @dataclass(frozen=True)
@@ -206,8 +212,13 @@ def _whole(text: str) -> int | None:
 
 
 def job_gres(job_id: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """{node: the generic resources that a running job holds there, as `gpu:a100:2(IDX:0-1)`}.  SlurmSilent without an answer."""
+    """{node: the generic resources that a running job holds there, as `gpu:a100:2(IDX:0-1)`}, empty once it has ended.
+
+    SlurmSilent without an answer.
+    """
     text = _run(["scontrol", "--details", "show", "job", job_id], environ)
+    if state(_pairs(text).get("JobState", "")).ended:
+        return {}
     told: dict[str, str] = {}
     for line in text.splitlines():
         match = re.match(r"\s+Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", line)
@@ -235,7 +246,7 @@ def steps(job_id: str) -> list[RunningStep]:
     return [RunningStep(row[0], row[2], row[1]) for row in rows if row[0].rpartition(".")[2].isdigit()]
 
 
-def job_fields(job_id: str, patience: float = PATIENCE) -> dict[str, str]:
+def job_fields(job_id: str, patience: float | None = None) -> dict[str, str]:
     """What `scontrol show job` says of a job, by its own names, times in seconds since the epoch.  SlurmSilent."""
     with _spared():
         return _pairs(_run(["scontrol", "--oneliner", "show", "job", job_id], patience=patience))
@@ -288,8 +299,9 @@ def _pairs(text: str) -> dict[str, str]:
     return dict(re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", text))
 
 
-def _run(words: Sequence[str], environ: Mapping[str, str] | None = None, patience: float = PATIENCE) -> str:
+def _run(words: Sequence[str], environ: Mapping[str, str] | None = None, patience: float | None = None) -> str:
     """What a command of Slurm's prints.  SlurmSilent, with its own words, when it fails."""
+    patience = PATIENCE if patience is None else patience
     # %s: times as seconds since the epoch, in no time zone.  Options from SQUEUE_ and SACCT_ variables are not ours.
     base = {key: value for key, value in (environ or os.environ).items() if not key.startswith(("SQUEUE_", "SACCT_"))}
     try:

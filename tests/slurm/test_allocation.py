@@ -140,6 +140,21 @@ def test_a_scontrol_that_fails_is_an_error_with_its_own_words(programs: Programs
     assert "Unable to contact slurm controller" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("out", "err", "status"),
+    [
+        ("", "slurm_load_jobs error: Invalid job id specified\n", 1),
+        ("JobId=51 JobName=bash\n   JobState=COMPLETED Reason=None\n     Nodes=m[1-2] CPU_IDs=0 Mem=100 GRES=\n", "", 0),
+    ],
+)
+def test_a_shell_that_has_outlived_its_allocation_is_told_so(programs: Programs, out: str, err: str, status: int) -> None:
+    """Whether Slurm has forgotten the job or only ended it; its own words are there when it has any."""
+    programs.says("scontrol", out, err=err, status=status)
+    with pytest.raises(UsageError, match="Slurm has no such job that holds nodes") as caught:
+        allocation(environment(programs))
+    assert err.strip() in str(caught.value) and "unset SLURM_JOB_ID" in str(caught.value)
+
+
 def test_a_step_asks_for_the_sum_of_gpus(programs: Programs) -> None:
     """Of its own nodes only; without GPUs it asks for none."""
     given = allocation(environment(programs))

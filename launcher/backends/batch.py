@@ -7,6 +7,7 @@ never by what submitit keeps of it.  Nothing of ours runs on this machine once s
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import shlex
@@ -86,9 +87,11 @@ def submit(plan: Plan, folder: Folder) -> str:
 def _submit(executor: SlurmExecutor, folder: Folder, options: SlurmOptions) -> str:
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+    said = io.StringIO()
     try:
-        with _environment_of_sbatch(options):
-            return str(executor.submit(run_job, str(folder.root)).job_id)
+        # submitit hands sbatch's words on as they come; those of a refusal are our error's.
+        with _environment_of_sbatch(options), contextlib.redirect_stderr(said):
+            number = str(executor.submit(run_job, str(folder.root)).job_id)
     except (FailedJobError, FailedSubmissionError) as error:
         lines = str(error).strip().splitlines()
         if any(_AWAY.search(line) for line in lines):
@@ -96,6 +99,9 @@ def _submit(executor: SlurmExecutor, folder: Folder, options: SlurmOptions) -> s
             raise SlurmSilent("slurmctld did not answer sbatch", lines=lines, next_step=step) from error
         step = "mend `slurm:` of the cluster file; --dry-run shows the script"
         raise SubmitRefused("sbatch refused the job", problems=lines, next_step=step) from error
+    # A site's own hints about a job that it took.
+    sys.stderr.write(said.getvalue())
+    return number
 
 
 def _executor(plan: Plan, folder: Folder) -> SlurmExecutor:

@@ -195,22 +195,15 @@ def _read(code: Path, files: Mapping[str, Mapping[str, Any]], paths: Sequence[st
         yield b"".join(gathered)
 
 
-def sync(
-    peer: Peer, shipment: Shipment, project: str, progress: Progress, begun: Mapping[str, Any] | None = None, asked: float = 0.0
-) -> SyncReport:
+def sync(peer: Peer, shipment: Shipment, project: str, progress: Progress) -> SyncReport:
     """Make the peer's mirror right and the job's working copy of it.
-
-    ``begun`` is the reply to a `mirror_begin` that was sent at ``asked`` (monotonic seconds) for all nodes at once: no working
-    copy is then begun, which keeps a machine busy, while others still look at what they have.
 
     Call it in one thread per node, once per file system.  Raises NodeUnusable (no room, a refused file), LinkLost, and
     LauncherError when the snapshot itself was changed; the mirror then has no manifest, and the next sync mends it.
     """
-    began = time.monotonic() if begun is None else asked
+    began = time.monotonic()
     with _released_on_error(peer):
-        if begun is None:
-            begun = peer.ask("mirror_begin", project=project, digest=shipment.digest)
-        way, sent, size, notes = _mirror(peer, shipment, begun, progress)
+        way, sent, size, notes = _mirror(peer, shipment, project, progress)
         mirrored = time.monotonic()
         made = peer.ask("working_copy")
     copied = time.monotonic()
@@ -229,10 +222,9 @@ def _released_on_error(peer: Peer) -> Iterator[None]:
         raise
 
 
-def _mirror(
-    peer: Peer, shipment: Shipment, begun: Mapping[str, Any], progress: Progress
-) -> tuple[str, int, int, tuple[str, ...]]:
+def _mirror(peer: Peer, shipment: Shipment, project: str, progress: Progress) -> tuple[str, int, int, tuple[str, ...]]:
     """(way, files, bytes, notes) of making the mirror right."""
+    begun = peer.ask("mirror_begin", project=project, digest=shipment.digest)
     if begun["same"]:
         progress(0, 0)
         return "none", 0, 0, ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import shlex
 import signal
 import threading
@@ -30,7 +29,6 @@ from launcher.policy import Step, View
 from launcher.store import Folder, read_json
 
 if TYPE_CHECKING:
-    from launcher.link import Link
     from launcher.outputs import Manifest
 
 Event = dict[str, Any]
@@ -240,20 +238,17 @@ class Steps:
             nodes = [{"node": rank, "host": self._plan.nodes[rank].host.name, **nothing} for rank in leaders]
             return [{"type": "synced", "nodes": nodes}]
         from launcher import code
-        from launcher.sync import Shipment, SyncReport, sync
+        from launcher.sync import Shipment, sync
 
         shipment = Shipment(self._folder.code, code.load(self._folder.root / "code.json").manifest())
         told_sizes = {"type": "progress", "step": "sync", "unit": "bytes"}
         sizes = _Progress(lambda done, total: self._tell({**told_sizes, "done": done, "total": total}), len(leaders))
-        project, complaint, asked = self._plan.project, "the code could not be brought to every node", time.monotonic()
         try:
-            request = {"project": project, "digest": shipment.digest}
-            begun = self._fleet.ask_all("mirror_begin", complaint, dict.fromkeys(leaders, request))
-
-            def bring(link: Link) -> SyncReport:
-                return sync(link, shipment, project, functools.partial(sizes.update, link.rank), begun[link.rank], asked)
-
-            reports = self._fleet.each(bring, complaint, leaders)
+            reports = self._fleet.each(
+                lambda link: sync(link, shipment, self._plan.project, lambda done, total: sizes.update(link.rank, done, total)),
+                "the code could not be brought to every node",
+                leaders,
+            )
         finally:
             shipment.close()
         notes = list(dict.fromkeys(note for report in reports.values() for note in report.notes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -303,3 +304,31 @@ def test_a_later_failure_is_not_taken_for_another_race(local: Desk, tmp_path: Pa
     local.submit(*race_lost_once(tmp_path, "exit 5"), check=5)
     told = local.json("status", "latest")
     assert (told["attempt"], told["exit_code"]) == (1, 5)
+
+
+def test_a_job_that_waits_for_one_mirror_keeps_no_other(tmp_path: Path) -> None:
+    """Else two jobs of one project, each first on another node, would wait for each other for ever."""
+    nodes = ", ".join(f"{{name: n{rank}, workdir: {tmp_path}/n{rank}}}" for rank in range(2))
+    inventory, source = tmp_path / "cluster.yaml", tmp_path / "src"
+    inventory.write_text(f"backend: local\nhosts: [{nodes}]\n")
+    source.mkdir()
+    (source / "file").write_text("content")
+    desk = Desk(tmp_path / "home", ("--cluster", str(inventory)))
+    words = ("--source-dir", str(source), "--command", "cat file")
+    desk.submit(*words)
+    first, second = (next(tmp_path.glob(f"n{rank}/node/mirrors/*/lock")) for rank in range(2))
+    with second.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        job = desk.start(*words)
+        eventually(lambda: any("waiting for another job" in str(event) for event in desk.events()), "it waits for n1's mirror")
+        eventually(lambda: _lockable(first), "n0's mirror is for others again", 10)
+    assert job.wait(60) == 0
+
+
+def _lockable(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

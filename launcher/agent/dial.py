@@ -76,21 +76,8 @@ def fork_below():
     while pid != child:
         pid, status = os.waitpid(-1, 0)
     if procs.descendants(os.getpid()):
-        procs.end(lambda: procs.descendants(os.getpid()), reap)
+        procs.end(lambda: procs.descendants(os.getpid()), procs.reap)
     os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
-
-
-def reap():
-    """Collect every child that has ended: [(pid, wait status)]."""
-    ended = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended.append((pid, status))
 
 
 def proof(secret: str, nonce: bytes, label: bytes) -> bytes:
@@ -157,12 +144,7 @@ class Caller:
 
     def _socket(self, address):
         sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A machine that vanished says no good-bye; the kernel asks for it, and ends the connection within half a minute.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30000)):
-            if hasattr(socket, option):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        tune(sock)
         return sock
 
     def _introduce(self, sock, label):
@@ -179,6 +161,16 @@ class Caller:
         except OSError:
             return False
         return True
+
+
+def tune(sock):
+    """No waiting for full packets.  A machine that vanished says no good-bye: the kernel asks for it, and ends the connection
+    within half a minute.  For both ends."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30000)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _sentence(sock):
@@ -392,7 +384,7 @@ class Stub:
             self._line.say(b"heard " + name.encode())
 
     def _reap(self):
-        for pid, status in reap():
+        for pid, status in procs.reap():
             program = self._programs.pop(pid, None)
             if program is not None:
                 program.listen()

@@ -98,7 +98,7 @@ class Follower:
         self._alone_since = self._alone_since or now
         if now - self._alone_since >= _LOST_SECONDS:
             kind = "rebooted" if self._spool.rebooted(self._attempt) else "agent lost"
-            left = procs.end(lambda: supervise.orphans(self._spool, self._marks), supervise.reap_all)
+            left = procs.end(lambda: supervise.orphans(self._spool, self._marks), procs.reap)
             try:
                 self._spool.append("outcome", self._attempt, kind=kind, exit_code=None, signal=None, survivors=left)
             except OSError as error:

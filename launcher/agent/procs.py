@@ -170,6 +170,19 @@ def send(pids, number):
             pass
 
 
+def reap():
+    """Collect every child that has ended: [(pid, wait status)]."""
+    ended = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
 def end(find, reap):
     """KILL whatever ``find()`` lists until it lists nobody, calling ``reap()`` in between; give up after 200 rounds.
 

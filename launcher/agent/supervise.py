@@ -89,26 +89,13 @@ def _clean_up_after(order, spool, find=None):
     attempt = order["attempt"]
     if spool.outcome(attempt) is not None:
         return
-    left = procs.end(find or (lambda: procs.descendants(os.getpid())), reap_all)
+    left = procs.end(find or (lambda: procs.descendants(os.getpid())), procs.reap)
     spool.append("outcome", attempt, kind="agent lost", exit_code=None, signal=None, survivors=left)
 
 
 def orphans(spool, marks):
     """What a dead supervisor and warden left: what was last seen below them, and what carries the job's marks."""
     return sorted(set(family(spool) + procs.marked(marks)) - {os.getpid()})
-
-
-def reap_all():
-    """Collect every child that has ended: [(pid, wait status)]."""
-    ended = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended.append((pid, status))
 
 
 def start_command(order, stdout, stderr):
@@ -248,7 +235,7 @@ class Supervisor:
             pass
 
     def reap(self):
-        for pid, status in reap_all():
+        for pid, status in procs.reap():
             if pid == self.pid:
                 self.status = status
                 self.workers.gather()

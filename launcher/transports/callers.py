@@ -43,11 +43,7 @@ class Caller:
 
     def __init__(self, sock: socket.socket, secret: str) -> None:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30000)):
-            if hasattr(socket, option):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        dial.tune(sock)  # type: ignore[no-untyped-call]  # the agent's modules have no types
         self.sock = sock
         self.deadline = time.monotonic() + dial.CALL_SECONDS
         self._secret = secret

@@ -17,7 +17,7 @@ from typing import Any
 _MOMENT_NS = 1_000_000_000
 """longer than the grain of any file system's times that people work on"""
 
-State = list[int] | None
+State = tuple[int, ...] | None
 
 
 def home() -> Path:
@@ -29,7 +29,7 @@ def recall(question: Sequence[str]) -> Any | None:
     """The answer that was kept, if every file it came from is as it was then; None otherwise."""
     try:
         kept = json.loads(_place(question).read_bytes())
-        if kept["question"] == list(question) and all(_state(path) == state for path, state in kept["files"].items()):
+        if kept["question"] == list(question) and all(state(path) == (was and tuple(was)) for path, was in kept["files"].items()):
             return kept["answer"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # never asked, or the file is damaged: it is asked anew
@@ -41,8 +41,8 @@ def keep(question: Sequence[str], answer: Any, files: Iterable[str | Path]) -> N
 
     Only the user can read it.  Where it cannot be written nothing is kept: that is no error.
     """
-    states = {str(path): _state(str(path)) for path in files}
-    newest = max((time_ns for state in states.values() if state for time_ns in state[:2]), default=0)
+    states = {str(path): state(str(path)) for path in files}
+    newest = max((time_ns for one in states.values() if one for time_ns in one[:2]), default=0)
     if time.time_ns() - newest < _MOMENT_NS:
         return
     place = _place(question)
@@ -62,9 +62,10 @@ def _place(question: Sequence[str]) -> Path:
     return home() / "cache" / f"{zlib.crc32(text):08x}-{len(text)}.json"
 
 
-def _state(path: str) -> State:
+def state(path: str) -> State:
+    """What changes when a file does: its times, size and inode; None where there is none."""
     try:
         found = os.stat(path)
     except OSError:
         return None
-    return [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino]
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from launcher.errors import HostKeyChanged, HostKeyRevoked, HostKeyUnknown, NodeError
+from launcher.keep import State, state
 from launcher.transports.ssh_config import SshSettings
 
 NEGOTIABLE = {
@@ -75,18 +76,14 @@ def read(path: str, *names: str) -> list[Entry]:
 
     Whoever connects to hundreds of hosts has files of thousands of lines: each file is parsed once while it stays as it is.
     """
-    try:
-        state = os.stat(path)
-    except OSError:
-        return []
-    plain, others = _read(path, state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino)
+    plain, others = _read(path, state(path))
     found = {entry.line: entry for name in names for entry in plain.get(name, ())}
     found.update((entry.line, entry) for entry in others if any(map(entry.matches, names)))
     return [found[line] for line in sorted(found)]
 
 
 @functools.lru_cache(maxsize=8)
-def _read(path: str, *state: int) -> tuple[dict[str, list[Entry]], list[Entry]]:
+def _read(path: str, _: State) -> tuple[dict[str, list[Entry]], list[Entry]]:
     """Every line that can be understood: those of plain names by each name, and those that must be asked one by one."""
     plain: dict[str, list[Entry]] = {}
     others: list[Entry] = []

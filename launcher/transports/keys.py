@@ -23,6 +23,7 @@ from paramiko.pkey import PKey, UnknownKeyType
 from paramiko.ssh_exception import AuthenticationException, BadAuthenticationType, PasswordRequiredException, SSHException
 
 from launcher.errors import HostUnreachable, LoginRefused
+from launcher.keep import State, state
 from launcher.transports.dial import Deadline
 from launcher.transports.host_keys import fingerprint
 from launcher.transports.ssh_config import SshSettings
@@ -106,7 +107,7 @@ class KeyRing:
         """The private key of a file, with its certificate first where it has one."""
         label = f"{identity.kind} {fingerprint(identity.blob) if identity.blob else ''} {identity.path}".lstrip()
         try:
-            key = _loaded_key(identity, _state(identity.path))
+            key = _loaded_key(identity, state(identity.path))
             for path in (identity.path + "-cert.pub", *self._settings.certificate_files):
                 if os.path.exists(path) and _certifies(path, key):
                     certified = _load(identity)
@@ -194,21 +195,15 @@ class _Agent(AgentSSH):
 
 
 def identify(path: str, named: bool = True) -> Identity:
-    """What an identity file holds.  ``named``: somebody asked for it, so that its absence is worth a word."""
-    return _identified(path, named, _state(path), _state(path + ".pub"))
+    """What an identity file holds.  ``named``: somebody asked for it, so that its absence is worth a word.
 
-
-def _state(path: str) -> tuple[int, ...] | None:
-    """What changes when a file does; None where there is none.  Many hosts are opened with the same few files."""
-    try:
-        state = os.stat(path)
-    except OSError:
-        return None
-    return state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_ino
+    Many hosts are opened with the same few files: each is looked into once while it stays as it is.
+    """
+    return _identified(path, named, state(path), state(path + ".pub"))
 
 
 @functools.lru_cache(maxsize=64)
-def _identified(path: str, named: bool, *_: tuple[int, ...] | None) -> Identity:
+def _identified(path: str, named: bool, *_: State) -> Identity:
     kind, blob = _public(_bytes(path + ".pub") or b"") or ("", None)
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode) if os.stat(path).st_uid == os.getuid() else 0o600
@@ -273,7 +268,7 @@ def _string(data: bytes) -> tuple[bytes, bytes]:
 
 
 @functools.lru_cache(maxsize=64)
-def _loaded_key(identity: Identity, _: tuple[int, ...] | None) -> PKey:
+def _loaded_key(identity: Identity, _: State) -> PKey:
     """As `_load`; one key for all hosts, which nobody changes (adding a certificate would)."""
     return _load(identity)
 

@@ -8,11 +8,12 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import IO
 
 from launcher.errors import LinkLost, NodeUnusable
 from launcher.model import Host
+from launcher.transports.gate import Gate
 
 STDERR_KEPT = 4096
 """bytes of a program's stderr that are remembered, the last ones"""
@@ -59,11 +60,9 @@ class LocalChannel:
             os.set_blocking(pipe.fileno(), False)
         self._tail = b""
         self._stderr_lock = threading.Lock()
-        self.closed = False
         # Whoever closes the channel writes here, which wakes those who wait, and closes the pipes when they are out.
         self._woken, self._waker = os.pipe()
-        self._inside = 0
-        self._changed = threading.Condition()
+        self._gate = Gate()
 
     def send(self, data: bytes) -> None:
         """Write all of ``data``; LinkLost when the program is gone or has closed its input."""
@@ -103,31 +102,21 @@ class LocalChannel:
 
     def hang_up(self) -> None:
         """Close the pipes; whoever waits on them gets LinkLost."""
-        with self._changed:
-            if self.closed:
-                return
-            self.closed = True
-            os.write(self._waker, b"x")
-            self._changed.wait_for(lambda: self._inside == 0)
+        if not self._gate.close(lambda: os.write(self._waker, b"x")):
+            return
         for pipe in (self._stdin, self._stdout, self._stderr):
             if pipe:
                 pipe.close()
         os.close(self._woken)
         os.close(self._waker)
 
-    @contextlib.contextmanager
-    def _using(self) -> Iterator[None]:
-        """While somebody is inside, no file descriptor is closed (its number could be another file's a moment later)."""
-        with self._changed:
-            if self.closed:
-                raise self._lost("the program's pipes were closed")
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._inside -= 1
-                self._changed.notify_all()
+    @property
+    def closed(self) -> bool:
+        """Whether it was hung up."""
+        return self._gate.shut
+
+    def _using(self) -> contextlib.AbstractContextManager[None]:
+        return self._gate.inside(lambda: self._lost("the program's pipes were closed"))
 
     def _wait(self, pipe: IO[bytes], what: int, end: float | None) -> bool:
         """Whether ``pipe`` is ready now; stderr is emptied meanwhile.  TimeoutError after ``end``, LinkLost when closed."""

@@ -8,10 +8,11 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from launcher.agent import lanes
 from launcher.errors import LinkLost, NodeError, NodeUnusable
+from launcher.transports.gate import Gate
 
 GOODBYE = 1.0
 """seconds a program is given to end after its input was closed"""
@@ -103,9 +104,7 @@ class SrunChannel:
         self._number = number
         self._sock = sock
         self._first = first
-        self.closed = False
-        self._inside = 0
-        self._changed = threading.Condition()
+        self._gate = Gate()
 
     def send(self, data: bytes) -> None:
         """Write all of ``data``; LinkLost when the program is gone or has closed its input."""
@@ -157,28 +156,20 @@ class SrunChannel:
 
     def hang_up(self) -> None:
         """Close the socket; whoever waits on it gets LinkLost."""
-        with self._changed:
-            if self.closed:
-                return
-            self.closed = True
-            with contextlib.suppress(OSError):
-                self._sock.shutdown(socket.SHUT_RDWR)
-            self._changed.wait_for(lambda: self._inside == 0)
+        if self._gate.close(self._shut_down):
             self._sock.close()
 
-    @contextlib.contextmanager
-    def _using(self) -> Iterator[None]:
-        """While somebody is inside, the descriptor is not closed (its number could be another file's a moment later)."""
-        with self._changed:
-            if self.closed:
-                raise self._lost("the channel was closed")
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._inside -= 1
-                self._changed.notify_all()
+    def _shut_down(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was hung up."""
+        return self._gate.shut
+
+    def _using(self) -> contextlib.AbstractContextManager[None]:
+        return self._gate.inside(lambda: self._lost("the channel was closed"))
 
     def _wait(self, what: int, end: float | None) -> None:
         """Until the socket is ready, or hung up; TimeoutError after ``end``."""

@@ -58,11 +58,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
     job_id = environ.get("SLURM_JOB_ID")
     if not job_id:
         return None
-    if environ.get("SLURM_HET_SIZE", "1") not in ("", "1"):
-        raise UsageError(
-            f"Slurm job {job_id} is heterogeneous, of {environ['SLURM_HET_SIZE']} components; a launcher job cannot span them",
-            next_step="ask for one component (no `:` in salloc's and sbatch's options, no `#SBATCH hetjob`)",
-        )
+    refuse_heterogeneous(environ, f"of {environ.get('SLURM_HET_SIZE')} components; a launcher job cannot span them")
     problems: list[str] = []
     names = _names(environ, problems)
     cpus = _cpus(environ, len(names), problems)
@@ -81,15 +77,23 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
     )
 
 
-def step_options(nodes: Sequence[AllocatedNode]) -> list[str]:
-    """What srun needs so that one task a node sees all GPUs that the job holds on these nodes, unequal ones included.
+def step_options(gpus_in_all: int) -> list[str]:
+    """What srun needs so that one task a node sees all GPUs that the job holds on a step's nodes, unequal ones included.
 
     Without it a step repeats the job's own request: of `--gpus-per-task=1 -n2` on one node a single task sees one GPU
     of two, and of `--exclusive` alone none.  `--gpus-per-node` is refused with unequal nodes; the sum is taken with every
     form of asking (tried on 22.05).
     """
-    total = sum(node.gpus for node in nodes)
-    return [f"--gpus={total}"] if total else []
+    return [f"--gpus={gpus_in_all}"] if gpus_in_all else []
+
+
+def refuse_heterogeneous(environ: Mapping[str, str], why: str) -> None:
+    """UsageError in a job of several components; ``why`` goes on where its sentence stops."""
+    if environ.get("SLURM_HET_SIZE", "1") not in ("", "1"):
+        raise UsageError(
+            f"Slurm job {environ['SLURM_JOB_ID']} is heterogeneous, {why}",
+            next_step="ask for one component (no `:` in salloc's and sbatch's options, no `#SBATCH hetjob`)",
+        )
 
 
 def step(environ: Mapping[str, str]) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from launcher.errors import UsageError
 from launcher.slurm import gpus, hostlist
-from launcher.slurm.allocation import counts, step
+from launcher.slurm.allocation import counts, refuse_heterogeneous, step
 
 _HOW = "start it as `srun -N NODES --ntasks-per-node=1 launcher exec -- COMMAND`"
 
@@ -41,11 +41,7 @@ def task(environ: Mapping[str, str]) -> Task:
     job_id, step_id = environ.get("SLURM_JOB_ID"), step(environ)
     if not job_id or step_id is None or "SLURM_PROCID" not in environ:
         raise UsageError("this is no task of an srun step, so there is no rank to be worked out", next_step=_HOW)
-    if environ.get("SLURM_HET_SIZE", "1") not in ("", "1"):
-        raise UsageError(
-            f"Slurm job {job_id} is heterogeneous, and the nodes of its steps have no order that all tasks agree on",
-            next_step="ask for one component (no `:` in salloc's and sbatch's options, no `#SBATCH hetjob`)",
-        )
+    refuse_heterogeneous(environ, "and the nodes of its steps have no order that all tasks agree on")
     problems: list[str] = []
     nodes = _nodes(environ, problems)
     _refuse_several(environ, problems)

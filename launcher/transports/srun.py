@@ -77,7 +77,7 @@ def words(order: Order, boot: str) -> list[str]:
         "--kill-on-bad-exit=0",
         "--wait=0",
         f"--immediate={order.immediate}",
-        *([f"--gpus={order.gpus}"] if order.gpus else []),
+        *allocation.step_options(order.gpus),
         *(["--overlap"] if order.overlap else []),
         "--input=all",
         "--output=all",

@@ -14,7 +14,7 @@ ALLOCATION = """
 import dataclasses, json, os
 from launcher.slurm.allocation import allocation, step_options
 given = allocation(os.environ)
-print(json.dumps([dataclasses.asdict(given), step_options(given.nodes)]))
+print(json.dumps([dataclasses.asdict(given), step_options(sum(node.gpus for node in given.nodes))]))
 """
 JOB_STATE = """
 import dataclasses, json, sys

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.agent.layout import CHANNELS
 from launcher.model import Command, Node, Plan
 from launcher.torchrun import static_node, uses_launcher
 
@@ -41,7 +42,6 @@ _NEVER = ("HOME", "PATH", "PWD", "OLDPWD", "SHELL", "SSH_*", "SLURM_*", "TERM", 
 """what no pattern takes along"""
 _SECRET = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*CREDENTIAL*")
 _OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "LAUNCHER_*", "PAI_*")
-CHANNELS = ("model", "checkpoints", "tensorboard")
 MASK = "****"
 
 

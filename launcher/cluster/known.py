@@ -28,7 +28,7 @@ def keep_cluster(path: str | Path, cluster: Cluster) -> None:
 
     hosts = (cluster.template, *cluster.hosts)
     if all(masked(host.env) == host.env for host in hosts):
-        value = {**to_json(dataclasses.replace(cluster, path=None))}
+        value = to_json(dataclasses.replace(cluster, path=None))
         keep(_question(path), value, [os.path.abspath(home_expanded(str(path))), *_named(cluster), *_our_code()])
 
 

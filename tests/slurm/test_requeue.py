@@ -58,7 +58,6 @@ def test_a_job_that_made_way_comes_back_and_goes_on(desk: Desk) -> None:
     """We ask for it; the same folder, the logs of both starts apart, the checkpoint found, the restart counted."""
     job, number = begin(desk, "--requeue", code=3)
     desk.slurm.run(desk.slurm.login, ["scancel", "--batch", "--signal=USR2", number])
-    eventually(lambda: desk.status(job)["status"] == "Submitted", "it is queued again", PATIENCE)
     desk.run("wait", job)
     told = desk.status(job)
     assert (told["status"], told["attempt"], told["slurm_job_id"]) == ("Succeed", 1, number)
@@ -108,15 +107,30 @@ def test_a_preempted_job_that_is_not_to_be_requeued_says_so(desk: Desk) -> None:
 
 
 def test_scontrol_requeue_brings_a_job_back(desk: Desk) -> None:
-    """By Slurm; training hears TERM and its checkpoint is found; a cancel while it waits again takes it out of the queue."""
+    """By Slurm; training hears TERM, and its checkpoint is found when the job is let out of the queue again."""
+    job, number = begin(desk, "--requeue", on="SIGTERM", nodes=1)
+    held_again(desk, job, number)
+    desk.slurm.run(desk.slurm.login, ["scontrol", "release", number])
+    desk.run("wait", job)
+    assert "restart 1 goes on from step 7" in desk.run("logs", job).stdout
+
+
+def test_a_job_that_waits_again_can_be_cancelled(desk: Desk) -> None:
+    """Out of the queue, after it ran once."""
     job, number = begin(desk, "--requeue", on="SIGTERM")
-    desk.slurm.run(desk.slurm.login, ["scontrol", "requeue", number])
+    held_again(desk, job, number)
+    desk.run("cancel", job)
+    assert desk.status(job)["status"] == "Terminated"
+    assert not desk.slurm.run(desk.slurm.login, ["squeue", "--noheader", "--jobs", number], check=False).stdout.strip()
+
+
+def held_again(desk: Desk, job: str, number: str) -> None:
+    """Back into the queue by Slurm, and held there: nothing else decides how long it stays."""
+    desk.slurm.run(desk.slurm.login, ["scontrol", "requeuehold", number])
     eventually(lambda: requeued(desk, job), "the coordinator has heard of it", PATIENCE)
     (event,) = requeued(desk, job)
     assert (event["by"], event["reason_code"]) == ("slurm", "Requeued")
     assert desk.status(job)["status"] == "Submitted"
-    desk.run("cancel", job)
-    assert desk.status(job)["status"] == "Terminated"
 
 
 def test_a_killed_node_is_left_behind(desk: Desk) -> None:

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from launcher.cluster.inventory import did_you_mean
-from launcher.cluster.models import LATER, Defaults, MappingHost, Master, Slurm, Ssh
+from launcher.cluster.models import Defaults, MappingHost, Master, Slurm, Ssh
+from launcher.cluster.values import LATER
 from launcher.cluster.yamlfile import Document, Odd
 
 M = TypeVar("M", bound=BaseModel)

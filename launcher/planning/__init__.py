@@ -1,0 +1,80 @@
+"""From what a person said to a Plan: every value settled, with where it came from.  Asks no node anything.
+
+Precedence: flag > job file > cluster.yaml > built-in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import environ
+from launcher.cluster import load_job
+from launcher.model import Node, Plan
+from launcher.planning.asked import command_of, requeued, spec_of
+from launcher.planning.places import cluster_of, count_of, has_inventory, inventory, nodes_of, template_of
+from launcher.planning.request import Request, Settings
+from launcher.planning.variables import check_variables, read_env_file, user_environment
+from launcher.store import new_job_id
+
+__all__ = ["Draft", "Request", "draft", "has_inventory", "inventory", "read_env_file"]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A plan, the real values that it shows masked, and what the person should hear."""
+
+    plan: Plan
+    environment: dict[str, Any]
+    """{"all": variables for every node, "nodes": {rank: variables of that host}}, and "each": those of `defaults:` for nodes
+    that Slurm has yet to give; stored readable by the user alone"""
+    warnings: tuple[str, ...]
+
+
+def draft(request: Request, environment: Mapping[str, str]) -> Draft:
+    """Settle everything; raises UsageError.  ``environment`` is the submitting side's."""
+    job = load_job(request.job_file) if request.job_file else None
+    settings = Settings(request, job)
+    warnings: list[str] = []
+    cluster = cluster_of(settings, environment)
+    command = command_of(request, settings)
+    queued = cluster.backend == "slurm" and settings.allocation is None
+    nodes = () if queued else nodes_of(settings, cluster, warnings)
+    template = template_of(settings, cluster) if queued else None
+    user = user_environment(request, job, settings, environment)
+    spec = requeued(settings, cluster, spec_of(settings, command, user, count_of(settings) if queued else len(nodes), warnings))
+    source = spec.source_dir
+    now = time.time()
+    from launcher.code import project_name
+
+    plan = Plan(
+        job_id=new_job_id(spec.name, now),
+        spec=spec,
+        backend=cluster.backend,
+        cluster=cluster.name,
+        inventory=str(cluster.path) if cluster.path else None,
+        nodes=_masked_nodes(nodes),
+        project=project_name(Path(source)) if source else "none",
+        ssh=cluster.ssh,
+        master=cluster.master,
+        slurm=cluster.slurm,
+        template=template and dataclasses.replace(template, env=environ.masked(template.env)),
+        allocation=settings.allocation,
+        restarts=settings.restarts,
+        detached=request.detached,
+        origins=settings.origins,
+        created_at=now,
+    )
+    for host in [template] if template else [node.host for node in nodes]:
+        check_variables(host.env, f"the env of {host.name}")
+    own = {str(node.rank): dict(node.host.env) for node in nodes}
+    each = dict(template.env) if template else {}
+    return Draft(plan, {"all": user, "each": each, "nodes": own}, tuple(warnings))
+
+
+def _masked_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    return tuple(Node(n.rank, dataclasses.replace(n.host, env=environ.masked(n.host.env))) for n in nodes)

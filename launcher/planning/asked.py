@@ -1,0 +1,134 @@
+"""What shall run, and how: the command and every setting of the job, checked as far as this side can."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher import environ, torchrun
+from launcher.cluster import Cluster
+from launcher.errors import UsageError
+from launcher.model import Command, JobSpec
+from launcher.planning.request import Request, Settings
+
+
+def command_of(request: Request, settings: Settings) -> Command:
+    """The one command that was given; UsageError when there is none, or two."""
+    if request.words is not None and request.command is not None:
+        raise UsageError("there are two commands: --command, and the words after `--`", next_step="keep one of them")
+    if request.words is not None:
+        settings.origins["command"] = "the words after --"
+        return _of_words(request.words)
+    command = settings.get("command")
+    if command is None or (command.shell is not None and not command.shell.strip()):
+        step = "add `-- SCRIPT.py ARGS`, --command TEXT, or a job file that has one"
+        raise UsageError("there is no command to run", next_step=step)
+    assert isinstance(command, Command)
+    return command
+
+
+def _of_words(words: tuple[str, ...]) -> Command:
+    """A Python script (or -m module) is started by torchrun; any other program as it is, once per node."""
+    if not words:
+        raise UsageError("there is nothing after `--`", next_step="add a script and its arguments")
+    if words[0].endswith(".py") or words[0] in ("-m", "--module"):
+        return Command(script=words)
+    hint = torchrun.empty_master_hint(words)
+    if hint:
+        raise UsageError("the command names no master", where="after --", next_step=hint)
+    return Command(argv=words)
+
+
+def spec_of(settings: Settings, command: Command, user: Mapping[str, str], nodes: int, warnings: list[str]) -> JobSpec:
+    """Every setting of the job; UsageError for one that cannot be, and sentences about odd ones in ``warnings``."""
+    nproc = _processes(settings, command)
+    text = command.shell or shlex.join(command.argv or ())
+    if nproc is not None and nproc > 1 and not environ.starts_processes(command):
+        warnings.append(
+            f"nproc_per_node is {nproc}, but `{text}` starts neither torchrun nor another process launcher: it runs once per node"
+        )
+    spec = JobSpec(
+        command=command,
+        name=settings.get("name") or _base_name(command),
+        source_dir=_source_dir(settings),
+        nodes=nodes,
+        nproc_per_node=nproc,
+        env=environ.masked(user),
+        forward_env=tuple(settings.get("forward_env", ())),
+        instance_type=settings.get("instance_type"),
+        max_run_time=settings.get("max_run_time"),
+        grace=settings.get("grace", JobSpec.grace),
+        collect=_channels(settings.get("collect")),
+        keep=bool(settings.get("keep", False)),
+        requeue=bool(settings.get("requeue", False)),
+        max_requeues=int(settings.get("max_requeues", JobSpec.max_requeues)),
+        max_code_bytes=settings.get("max_code_size", JobSpec.max_code_bytes),
+    )
+    if spec.source_dir is not None and not Path(spec.source_dir).is_dir():
+        raise UsageError("there is no such source folder", where=spec.source_dir, next_step="check --source-dir")
+    _check_script(command, spec.source_dir)
+    return spec
+
+
+def requeued(settings: Settings, cluster: Cluster, spec: JobSpec) -> JobSpec:
+    """With what the cluster file says of going back into Slurm's queue; UsageError where there is no queue to go to."""
+    if cluster.backend != "slurm" or settings.allocation is not None:
+        if spec.requeue:
+            what = "only a job in Slurm's queue can be requeued"
+            step = "leave it out; a batch script of yours asks for it by `#SBATCH --requeue`"
+            raise UsageError(what, where=settings.origins["requeue"], next_step=step)
+        return spec
+    said: dict[str, Any] = {"requeue": cluster.slurm.requeue, "max_requeues": cluster.slurm.max_requeues}
+    found = {name: value for name, value in said.items() if value is not None and settings.origins[name] == "built-in"}
+    settings.origins.update(dict.fromkeys(found, str(cluster.path)))
+    return dataclasses.replace(spec, **found)
+
+
+def _processes(settings: Settings, command: Command) -> int | None:
+    said = settings.get("nproc_per_node")
+    inside = torchrun.nproc_in(command.shell or shlex.join(command.argv or ())) if command.script is None else None
+    if said is None and inside is not None:
+        settings.origins["nproc_per_node"] = "the command's own --nproc_per_node"
+        return inside
+    if said in (None, "auto"):
+        return None
+    if isinstance(said, str) or said < 1:
+        raise UsageError(f"--nproc-per-node {said}: a number of at least 1, or auto")
+    return int(said)
+
+
+def _base_name(command: Command) -> str:
+    words = command.script or command.argv or tuple((command.shell or "job").split()[:1])
+    return Path(words[1] if words[0] in ("-m", "--module") and len(words) > 1 else words[0]).stem or "job"
+
+
+def _source_dir(settings: Settings) -> str | None:
+    said = settings.get("source_dir")
+    return None if said is None else str(Path(said).expanduser().absolute())
+
+
+def _channels(said: tuple[str, ...] | None) -> tuple[str, ...]:
+    """What is collected: model and tensorboard always, and what was asked for besides."""
+    return tuple(dict.fromkeys([*JobSpec.collect, *(said or ())]))
+
+
+def _check_script(command: Command, source_dir: str | None) -> None:
+    """A script that is not in the source folder would be missed only on the nodes."""
+    if command.script is None or command.script[0] in ("-m", "--module") or os.path.isabs(command.script[0]):
+        return
+    if source_dir is None:
+        raise UsageError(
+            f"{command.script[0]} goes to the nodes with a source folder, and none is named", next_step="add --source-dir DIR"
+        )
+    if not (Path(source_dir) / command.script[0]).is_file():
+        found = sorted(path.name for path in Path(source_dir).glob("*.py"))[:5]
+        raise UsageError(
+            f"there is no {command.script[0]} in the source folder",
+            where=source_dir,
+            problems=found,
+            next_step="name the script relative to --source-dir",
+        )

@@ -1,0 +1,79 @@
+"""What a person said, and the order in which it is looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from launcher.model import Command
+
+if TYPE_CHECKING:
+    from launcher.cluster.jobfile import JobFile
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was said on the command line or in code; None: nothing was."""
+
+    job_file: str | None = None
+    words: tuple[str, ...] | None = None
+    """what stood after `--`"""
+    command: Command | None = None
+    name: str | None = None
+    cluster: str | None = None
+    hostfile: str | None = None
+    backend: str | None = None
+    nodes: int | None = None
+    hosts: str | None = None
+    exclude: str | None = None
+    instance_type: str | None = None
+    nproc_per_node: int | str | None = None
+    source_dir: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_file: tuple[str, ...] = ()
+    forward_env: tuple[str, ...] = ()
+    max_run_time: float | None = None
+    grace: float | None = None
+    collect: tuple[str, ...] | None = None
+    requeue: bool | None = None
+    max_requeues: int | None = None
+    keep: bool | None = None
+    max_code_size: int | None = None
+    detached: bool = False
+
+
+_STORED_AS = {"max_code_size": "max_code_bytes"}
+"""options whose value has another name in the plan"""
+
+
+class Settings:
+    """Looks values up in the order of precedence, and remembers where each was found."""
+
+    def __init__(self, request: Request, job: JobFile | None) -> None:
+        self._request, self._job = request, job
+        self.origins: dict[str, str] = {}
+        self.allocation: str | None = None
+        """Slurm's number of the job that we are in, where its nodes are the inventory"""
+        self.restarts = 0
+        """how often Slurm had requeued that job"""
+
+    @property
+    def detached(self) -> bool:
+        return self._request.detached
+
+    def get(self, name: str, built_in: Any = None) -> Any:
+        """The value, and in ``origins`` its source, under the name that the plan has for it."""
+        stored = _STORED_AS.get(name, name)
+        said = getattr(self._request, name, None)
+        if said is not None and said != ():
+            self.origins[stored] = "--" + name.replace("_", "-")
+            return said
+        said = getattr(self._job, name, None)
+        if said is not None and said != ():
+            assert self._job is not None
+            lines = self._job.lines
+            self.origins[stored] = f"{self._job.path}:{lines.get(name) or lines.get('script', 1)}"
+            return said
+        self.origins[stored] = "built-in"
+        return built_in

@@ -112,6 +112,37 @@ class Command:
 
 
 @dataclass(frozen=True)
+class Input:
+    """A channel of data that the command reads."""
+
+    channel: str
+    source: str
+    """an absolute path here or on the nodes, or a URI as fsspec takes it"""
+    shard: bool = False
+    """each node gets its share of the files, not all of them"""
+
+
+@dataclass(frozen=True)
+class GitSource:
+    """Where the source folder is cloned from."""
+
+    repo: str
+    branch: str | None = None
+    """None: the repository's own default"""
+    commit: str | None = None
+    """None: the branch's newest"""
+
+
+@dataclass(frozen=True)
+class MetricDefinition:
+    """A number that the command prints."""
+
+    name: str
+    regex: str
+    """with one group, which is the number"""
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """What a person asked for, every value settled (precedence: flag > job file > cluster.yaml > user config > built-in)."""
 
@@ -140,6 +171,21 @@ class JobSpec:
     """keep the working copy and the spool on the nodes after a success"""
     max_code_bytes: int = 1 << 30
     """a larger snapshot is refused"""
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    requirements: tuple[str, ...] | None = None
+    """lines as in a requirements.txt; None: the source folder's own file decides"""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[Input, ...] = ()
+    outputs: Mapping[str, str | None] = field(default_factory=dict)
+    """output channels of the user's own: where each is published, or None"""
+    output_path: str | None = None
+    """a URI below which the output channels are published"""
+    checkpoints_path: str | None = None
+    """a URI that the checkpoints come from and go to"""
+    image: str | None = None
+    """the environment that the command runs in; None: the node's own"""
+    git: GitSource | None = None
+    metrics: tuple[MetricDefinition, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from types import FrameType, TracebackType
 from typing import NoReturn
 
 import click
 
-from launcher import api
+from launcher import api, following
 from launcher.cli import options
-from launcher.cli.show import Screen
 from launcher.feed import Feed
+from launcher.screen import Screen
 from launcher.store import Folder
-
-_LOOK_SECONDS = 1.0
-"""how often a coordinator's death is looked for"""
 
 
 class Interrupts:
@@ -56,26 +52,6 @@ class Interrupts:
         self.count += 1
 
 
-class Attention:
-    """Whoever watches a job sees to it now and then that somebody coordinates it."""
-
-    def __init__(self, folder: Folder, at_once: bool = True) -> None:
-        self._folder = folder
-        self._looked = time.monotonic() - (_LOOK_SECONDS if at_once else 0)
-        self._news: str | None = None
-
-    def pay(self) -> str | None:
-        """Look if it is time to; a sentence that was not said before."""
-        if time.monotonic() - self._looked < _LOOK_SECONDS:
-            return None
-        self._looked = time.monotonic()
-        told = api.ensure_coordinator(self._folder)
-        if told is None or told == self._news:
-            return None
-        self._news = told
-        return told
-
-
 def follow(
     folder: Folder,
     screen: Screen,
@@ -89,27 +65,33 @@ def follow(
     ``interrupts`` None: signals are the caller's, and only leave.  ``feed``: one that has read what need not be shown.
     """
     feed = feed or Feed(folder)
-    attention, heard, handed_on = Attention(folder, at_once=False), 0, 0
-    while True:
-        for item in feed.read():
-            screen.show(item, feed, quiet)
-        if feed.ended or (until_running and (feed.view.following or feed.view.submitted_at is not None)):
-            break
-        # One by one, however fast they came: who presses three times at once has cancelled, too.
-        while interrupts is not None and interrupts.count > heard:
-            heard += 1
-            if heard > 2:
-                return screen.leave(folder, feed.view)
-            screen.stopping(heard)
-            api.cancel(folder, heard)
-        if interrupts is not None and interrupts.warnings > handed_on:
-            handed_on += api.hand_on(folder)
-        news = attention.pay()
-        if news:
-            screen.note(news)
-        feed.wait()
+    heed = Wishes(folder, screen, interrupts, feed).heed if interrupts is not None else lambda: None
+    left = following.follow(folder, screen, feed, heed, until_running=until_running, quiet=quiet)
+    if left is not None:
+        return left
     screen.finish(folder, feed.view)
     return int(feed.view.end["exit_code"]) if feed.view.end else 0
+
+
+class Wishes:
+    """What the signals that came mean for the job."""
+
+    def __init__(self, folder: Folder, screen: Screen, interrupts: Interrupts, feed: Feed) -> None:
+        self._folder, self._screen, self._interrupts, self._feed = folder, screen, interrupts, feed
+        self._heard = self._handed_on = 0
+
+    def heed(self) -> int | None:
+        """Pass on what is new; the exit code with which to leave, once that is wished."""
+        # One by one, however fast they came: who presses three times at once has cancelled, too.
+        while self._interrupts.count > self._heard:
+            self._heard += 1
+            if self._heard > 2:
+                return self._screen.leave(self._folder, self._feed.view)
+            self._screen.stopping(self._heard)
+            api.cancel(self._folder, self._heard)
+        if self._interrupts.warnings > self._handed_on:
+            self._handed_on += api.hand_on(self._folder)
+        return None
 
 
 def exit_as_the_job(ctx: click.Context, folder: Folder, output: str, code: int) -> NoReturn:
@@ -117,21 +99,6 @@ def exit_as_the_job(ctx: click.Context, folder: Folder, output: str, code: int) 
     if output == "json":
         options.print_json(api.describe(folder))
     ctx.exit(code)
-
-
-def until_end(folder: Folder, timeout: float | None = None) -> Feed | None:
-    """Wait for a job's end, whoever coordinates it; what was read of it, or None after ``timeout`` seconds."""
-    leave_quietly()
-    feed = Feed(folder)
-    attention, began = Attention(folder), time.monotonic()
-    while True:
-        feed.read_events()
-        if feed.ended:
-            return feed
-        if timeout is not None and time.monotonic() - began >= timeout:
-            return None
-        attention.pay()
-        feed.wait()
 
 
 def leave_quietly() -> None:

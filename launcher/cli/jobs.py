@@ -9,7 +9,7 @@ import click
 
 from launcher import api
 from launcher.cli import options
-from launcher.cli.show import ending, is_empty, when
+from launcher.screen import ending, is_empty, when
 
 
 @click.command("list")
@@ -90,10 +90,13 @@ def _print_nodes(nodes: list[dict[str, Any]]) -> None:
 @options.output
 def cancel_command(job: str, now: bool, no_wait: bool, output: str) -> None:
     """Stop a job everywhere and wait until it has ended.  A job that has ended already is left as it is."""
-    from launcher.cli.follow import until_end
+    from launcher.cli.follow import leave_quietly
+    from launcher.following import until_end
 
     folder = api.find(job)
     api.cancel(folder, 2 if now else 1)
+    if not no_wait:
+        leave_quietly()
     feed = None if no_wait else until_end(folder)
     if output == "json":
         options.print_json(api.describe(folder))

@@ -11,10 +11,10 @@ import click
 from launcher import api, planning
 from launcher.cli import options
 from launcher.cli.follow import Interrupts, exit_as_the_job, follow
-from launcher.cli.show import Screen
 from launcher.cli.streams import OutputLost
 from launcher.cluster import parse_duration, parse_name, parse_size
 from launcher.model import Command, to_json
+from launcher.screen import Screen
 
 
 def _nproc(text: str) -> int | str:

@@ -10,10 +10,11 @@ import click
 
 from launcher import api
 from launcher.cli import options
-from launcher.cli.follow import Attention, exit_as_the_job, follow, leave_quietly, until_end
-from launcher.cli.show import Screen, sentence_of, when
+from launcher.cli.follow import exit_as_the_job, follow, leave_quietly
 from launcher.errors import UsageError
 from launcher.feed import Feed, Lines
+from launcher.following import Attention, until_end
+from launcher.screen import Screen, sentence_of, when
 from launcher.store import Folder
 
 
@@ -51,6 +52,7 @@ def resume_command(ctx: click.Context, /, job: str, output: str) -> None:
 def wait_command(ctx: click.Context, job: str, timeout: float | None, output: str) -> None:
     """Wait for a job's end; exits as the job did."""
     folder = api.find(job)
+    leave_quietly()
     feed = until_end(folder, timeout)
     if feed is None:
         click.echo(f"{folder.job_id} is still {api.view(folder).status.value}", err=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.cli.show import sentence_of
 from launcher.policy import Rules, Step, decide, fold, next_deadline
+from launcher.screen import sentence_of
 from launcher.status import Status
 from launcher.verdict import verdict
 from tests.unit.stories import (

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -23,14 +23,15 @@ class Screen:
     """A person's terminal, or a pipe.  With output json the log lines go to stderr, too."""
 
     def __init__(self, output: str = "text") -> None:
-        self._logs = sys.stderr.buffer if output == "json" else sys.stdout.buffer
-        self._colored = (sys.stderr if output == "json" else sys.stdout).isatty()
+        stream = sys.stderr if output == "json" else sys.stdout
+        self._write = _writer(stream)
+        self._colored = stream.isatty()
         self._spinner = _Spinner() if sys.stderr.isatty() else None
         self._quiet_end = output == "json"
 
     def note(self, text: str) -> None:
         """A sentence for the person."""
-        self._pause()
+        self.rest()
         for line in text.splitlines():
             click.echo(line, err=True)
 
@@ -62,10 +63,9 @@ class Screen:
 
     def lines(self, lines: Lines) -> None:
         """Log lines, each with its prefix; bytes go out as they came."""
-        self._pause()
+        self.rest()
         prefix = self._prefix(lines)
-        self._logs.write(prefix + (b"\n" + prefix).join(lines.lines) + b"\n")
-        self._logs.flush()
+        self._write(prefix + (b"\n" + prefix).join(lines.lines) + b"\n")
 
     def _prefix(self, lines: Lines) -> bytes:
         text = prefix_of(lines)
@@ -90,9 +90,7 @@ class Screen:
 
     def finish(self, folder: Folder, view: View) -> None:
         """The end: a failure in full, or the model's path as the last line."""
-        self._pause()
-        if self._spinner:
-            self._spinner.stop()
+        self.rest()
         if view.end is None:
             return
         if view.end["status"] != "Succeed":
@@ -118,6 +116,7 @@ class Screen:
             "coordinator": "reaching the nodes",
             "reached": "sending the code",
             "synced": "looking for node 0's address",
+            "prepared": "looking for node 0's address",
             "master": "starting",
             "collecting": "collecting the outputs",
         }
@@ -126,9 +125,25 @@ class Screen:
         elif self._spinner and kind in ("following", "end", "broken"):
             self._spinner.stop()
 
-    def _pause(self) -> None:
+    def rest(self) -> None:
+        """Nothing moves on the screen until something is shown again."""
         if self._spinner:
             self._spinner.stop()
+
+
+def _writer(stream: TextIO) -> Callable[[bytes], None]:
+    """Writes log lines as they came; only where a stream takes nothing but text (a notebook's), bytes that are none are lost."""
+
+    def as_bytes(chunk: bytes) -> None:
+        stream.flush()
+        stream.buffer.write(chunk)
+        stream.buffer.flush()
+
+    def as_text(chunk: bytes) -> None:
+        stream.write(chunk.decode(errors="replace"))
+        stream.flush()
+
+    return as_bytes if hasattr(stream, "buffer") else as_text
 
 
 class _Spinner:
@@ -157,10 +172,11 @@ def prefix_of(lines: Lines) -> str:
 
 
 def progress_text(event: Mapping[str, Any]) -> str:
-    """`reach 3/8`, `sync 1.2 of 3.4 MiB`."""
+    """`reach 3/8`, `sync 1.2 of 3.4 MiB`, `prepare 0/2: node1: Collecting numpy`."""
+    what = f": {event['what']}" if event.get("what") else ""
     if event.get("unit") == "bytes":
-        return f"{event['step']} {event['done'] / 2**20:.1f} of {event['total'] / 2**20:.1f} MiB"
-    return f"{event['step']} {event['done']}/{event['total']}"
+        return f"{event['step']} {event['done'] / 2**20:.1f} of {event['total'] / 2**20:.1f} MiB{what}"
+    return f"{event['step']} {event['done']}/{event['total']}{what}"
 
 
 def sentence_of(event: Mapping[str, Any], view: View) -> str | None:

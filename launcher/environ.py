@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.agent.layout import CHANNELS
@@ -84,6 +84,8 @@ class Place:
     nproc: int
     interface: str | None
     """that carried the probe; None when there was none"""
+    prepared: Mapping[str, Any] = field(default_factory=dict)
+    """what was made ready there"""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Step(enum.Enum):
 
     REACH = "connect to every node"
     SYNC = "bring the code to every node"
+    PREPARE = "make ready on every node what the command needs besides its code"
     PROBE = "find the address and port of node 0"
     START = "start the command on every node, or go on following it"
     WARN = "pass a warning of Slurm's on to the training processes"
@@ -89,6 +90,10 @@ def _reached(view: View, event: Mapping[str, Any]) -> None:
 
 def _synced(view: View, event: Mapping[str, Any]) -> None:
     view.synced = True
+
+
+def _prepared(view: View, event: Mapping[str, Any]) -> None:
+    view.prepared = {entry["node"]: {key: value for key, value in entry.items() if key != "node"} for entry in event["nodes"]}
 
 
 def _master(view: View, event: Mapping[str, Any]) -> None:
@@ -255,6 +260,7 @@ _FOLDS = {
     "coordinator": _coordinator,
     "reached": _reached,
     "synced": _synced,
+    "prepared": _prepared,
     "master": _master,
     "starting": _starting,
     "following": _following,
@@ -293,6 +299,8 @@ class Rules:
     """how long one node may be out of reach while others are not"""
     requeue: bool = False
     """a job that has made way, or lost a node, goes back into Slurm's queue"""
+    prepare: bool = False
+    """the command needs more than its code to be made ready on the nodes"""
 
 
 def decide(view: View, rules: Rules, now: float) -> tuple[Step, str]:
@@ -310,15 +318,17 @@ def decide(view: View, rules: Rules, now: float) -> tuple[Step, str]:
     if not view.reached:
         return Step.REACH, ""
     if not view.starting:
-        return _prepare(view), ""
+        return _before_the_start(view, rules), ""
     if not view.following:
         return Step.START, ""
     return _supervise(view, rules, now)
 
 
-def _prepare(view: View) -> Step:
+def _before_the_start(view: View, rules: Rules) -> Step:
     if not view.synced:
         return Step.SYNC
+    if rules.prepare and view.prepared is None:
+        return Step.PREPARE
     return Step.PROBE if view.master is None else Step.START
 
 

@@ -77,6 +77,8 @@ class View:
     reached: bool = False
     """by the coordinator that lives now"""
     synced: bool = False
+    prepared: dict[int, dict[str, Any]] | None = None
+    """{rank: what was made ready there}; None: nothing was, yet"""
     master: tuple[str, int] | None = None
     interfaces: dict[int, str | None] = field(default_factory=dict)
     groups: list[list[int]] = field(default_factory=list)

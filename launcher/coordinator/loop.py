@@ -23,6 +23,7 @@ from launcher.agent.watch import Watch
 from launcher.coordinator.clock import Clock
 from launcher.coordinator.notice import Notices
 from launcher.coordinator.owner import Owner
+from launcher.coordinator.prepare import needed
 from launcher.coordinator.steps import Steps
 from launcher.errors import LauncherError
 from launcher.model import Plan, from_json
@@ -34,6 +35,8 @@ from launcher.verdict import verdict
 
 _DURABLE = {"starting", "attempt", "diagnosis", "collected", "requeued", "end"}
 """events that must be on the disk before anything follows from them"""
+_LONG = {Step.REACH, Step.SYNC, Step.PREPARE, Step.PROBE, Step.START, Step.COLLECT}
+"""steps that the loop does not wait for"""
 _SILENT = {"still lost", "none of Slurm's"}
 _ROOM_SECONDS = 1.0
 """between two tries to write on a full disk"""
@@ -51,7 +54,8 @@ class Coordinator:
         self._plan = from_json(Plan, plan)
         self._folder = folder = Folder(folder.root, self._plan.requeue)
         spec = self._plan.spec
-        self._rules = Rules(spec.max_run_time, spec.grace, requeue=spec.requeue and self._plan.requeue < spec.max_requeues)
+        again = spec.requeue and self._plan.requeue < spec.max_requeues
+        self._rules = Rules(spec.max_run_time, spec.grace, requeue=again, prepare=needed(self._plan, folder))
         self._told: queue.Queue[dict[str, Any]] = queue.Queue()
         known = folder.read_events()
         self._known = {_identity(event) for event in known if event.get("type") == "agent"}
@@ -122,7 +126,7 @@ class Coordinator:
         if step is Step.REQUEUE:
             return self._requeue(why)
         action = self._steps.action(step, why)
-        if step in (Step.REACH, Step.SYNC, Step.PROBE, Step.START, Step.COLLECT):
+        if step in _LONG:
             return self._attend(action, step)
         self._record_all(action())
         return True

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import environ, torchrun
 from launcher.coordinator import allocated, master
+from launcher.coordinator.prepare import Work, prepare
+from launcher.coordinator.progress import Progress
 from launcher.diagnosis import diagnose
 from launcher.errors import (
     CollectFailed,
@@ -24,6 +26,7 @@ from launcher.errors import (
     NodeUnusable,
 )
 from launcher.fleet import Fleet
+from launcher.hyperparameters import variables
 from launcher.model import Plan, to_json
 from launcher.policy import Step, View
 from launcher.store import Folder, read_json
@@ -32,15 +35,15 @@ if TYPE_CHECKING:
     from launcher.outputs import Manifest
 
 Event = dict[str, Any]
-_PROGRESS_SECONDS = 0.5
 _COLLECT_TRIES = 4
 _SLURMS_TERM = 1.0
 """seconds within which the TERM of one scancel reaches the coordinator and the step"""
 _SHOWN = 20
 """conflicts that an event names; the manifest has all"""
-_FOUND_UNNAMED = ("built-in", "LAUNCHER_CLUSTER", "./cluster.yaml")
-"""origins of an inventory that every command finds by itself"""
-_REASONS = {Step.REACH: "NodesUnreachable", Step.SYNC: "SyncFailed", Step.PROBE: "NoMasterAddress", Step.START: "StartFailed"}
+_FOUND_UNNAMED = ("built-in", "LAUNCHER_CLUSTER", "./cluster.yaml", "the default of ")
+"""how origins begin of an inventory that every command finds by itself"""
+_REASONS = {Step.REACH: "NodesUnreachable", Step.SYNC: "SyncFailed", Step.PREPARE: "PrepareFailed",
+            Step.PROBE: "NoMasterAddress", Step.START: "StartFailed"}
 
 
 class Steps:
@@ -59,6 +62,7 @@ class Steps:
         actions: dict[Step, Callable[[], list[Event]]] = {
             Step.REACH: self._reach,
             Step.SYNC: self._sync,
+            Step.PREPARE: self._prepare,
             Step.PROBE: self._probe,
             Step.START: self._start,
             Step.WARN: self._warn,
@@ -164,7 +168,7 @@ class Steps:
             # Adopted: everything runs already; each link connects when it can, and nobody waits for the slowest.
             return [{"type": "reached", "nodes": []}]
         total = len(self._plan.nodes)
-        count = _Progress(lambda done, _: self._tell({"type": "progress", "step": "reach", "done": done, "total": total}), total)
+        count = Progress(lambda done, _: self._tell({"type": "progress", "step": "reach", "done": done, "total": total}), total)
         asked = {"programs": _programs(self._plan), "no_code": not self._folder.code.is_dir()}
         self._facts = self._fleet.reach(asked, lambda rank: count.update(rank, 1, 1))
         self._check(self._facts)
@@ -242,7 +246,7 @@ class Steps:
 
         shipment = Shipment(self._folder.code, code.load(self._folder.root / "code.json").manifest())
         told_sizes = {"type": "progress", "step": "sync", "unit": "bytes"}
-        sizes = _Progress(lambda done, total: self._tell({**told_sizes, "done": done, "total": total}), len(leaders))
+        sizes = Progress(lambda done, total: self._tell({**told_sizes, "done": done, "total": total}), len(leaders))
         try:
             reports = self._fleet.each(
                 lambda link: sync(link, shipment, self._plan.project, lambda done, total: sizes.update(link.rank, done, total)),
@@ -255,6 +259,12 @@ class Steps:
         kept = ("host", "way", "files", "bytes", "mirror_seconds", "copy_seconds")
         told = [{"node": rank, **{key: getattr(report, key) for key in kept}} for rank, report in sorted(reports.items())]
         return [{"type": "synced", "nodes": told}, *({"type": "note", "message": note} for note in notes)]
+
+    def _prepare(self) -> list[Event]:
+        assert self._fleet is not None
+        groups = self._view().groups
+        work = Work(self._plan, self._folder, self._fleet, self._facts, groups, self._user_environment, self._tell, {})
+        return [prepare(work)]
 
     def _probe(self) -> list[Event]:
         assert self._fleet is not None
@@ -289,7 +299,7 @@ class Steps:
         node, facts = self._plan.nodes[rank], self._facts[rank]
         assert view.master is not None
         nproc = environ.processes(self._plan, node, facts)
-        place = environ.Place(facts, nproc, view.interfaces.get(rank))
+        place = environ.Place(facts, nproc, view.interfaces.get(rank), (view.prepared or {}).get(rank, {}))
         settings = {k: v for k, v in torchrun.settings(self._plan.spec.grace, "").items() if k != "PET_LOG_DIR"}
         orders = environ.orders(self._plan, node, place, view.master, self._user_environment(rank), settings)
         argv = _argv(self._plan, rank, str(facts["python"]), view.master, nproc)
@@ -299,7 +309,8 @@ class Steps:
     def _user_environment(self, rank: int) -> dict[str, str]:
         """The real values for one node: its host's own of cluster.yaml, and over them what the person set for the job."""
         stored = read_json(self._folder.environment) or {"all": {}, "nodes": {}}
-        return {**stored["nodes"].get(str(rank), {}), **stored["all"]}
+        hyperparameters = variables(stored.get("hyperparameters", {}))
+        return {**stored["nodes"].get(str(rank), {}), **stored["all"], **hyperparameters}
 
     def _warn(self) -> list[Event]:
         """Have the training processes on every node told what Slurm told us."""
@@ -427,27 +438,6 @@ def _sorted(channels: Mapping[str, set[str]]) -> dict[str, list[str]]:
     return {rank: sorted(names) for rank, names in channels.items()}
 
 
-class _Progress:
-    """Adds up what the nodes' threads report, and tells it now and then: at first, at the end, and twice a second."""
-
-    def __init__(self, tell: Callable[[int, int], None], nodes: int) -> None:
-        self._tell, self._count = tell, nodes
-        self._nodes: dict[int, tuple[int, int]] = {}
-        self._lock = threading.Lock()
-        self._last = 0.0
-
-    def update(self, rank: int, done: int, total: int) -> None:
-        with self._lock:
-            self._nodes[rank] = (done, total)
-            now = time.monotonic()
-            over = len(self._nodes) == self._count and all(done == total for done, total in self._nodes.values())
-            if now - self._last < _PROGRESS_SECONDS and not over:
-                return
-            self._last = now
-            done, total = (sum(column) for column in zip(*self._nodes.values(), strict=True))
-            self._tell(done, total)
-
-
 def _programs(plan: Plan) -> list[str]:
     """Programs that must be in PATH on every node for the command to begin; only what is certain is asked."""
     command = plan.spec.command
@@ -474,7 +464,7 @@ def _argv(plan: Plan, rank: int, python: str, address: tuple[str, int], nproc: i
 
 def _naming_inventory(error: LauncherError, plan: Plan) -> LauncherError:
     """The same error, its `launcher trust HOST` with the option without which HOST would mean nothing there."""
-    said = [name for name in ("cluster", "hostfile") if plan.origins.get(name, "built-in") not in _FOUND_UNNAMED]
+    said = [name for name in ("cluster", "hostfile") if not plan.origins.get(name, "built-in").startswith(_FOUND_UNNAMED)]
     if not said or plan.inventory is None:
         return error
     if isinstance(error, NodesFailed):

@@ -253,6 +253,18 @@ TABLE: list[Row] = [
 ]
 
 
+PREPARED: Event = {"type": "prepared", "time": 3.5, "nodes": [{"node": 0, "layer": "/l"}, {"node": 1}]}
+TO_PREPARE: list[Row] = [
+    ("the code comes first", [*FRESH, reached()], 2, Step.SYNC, ""),
+    ("nodes with the code are made ready", [*FRESH, reached(), SYNCED], 3, Step.PREPARE, ""),
+    ("ready nodes look for node 0", [*FRESH, reached(), SYNCED, PREPARED], 4, Step.PROBE, ""),
+    ("cancelled meanwhile", [*FRESH, reached(), SYNCED, cancel()], 4, Step.FINISH, ""),
+    ("adopted before it was done: again", [*FRESH, reached(), SYNCED, COORDINATOR, reached()], 9, Step.PREPARE, ""),
+    ("adopted when it was done: not again", [*FRESH, reached(), SYNCED, PREPARED, COORDINATOR, reached()], 9, Step.PROBE, ""),
+    ("what failed is the end", [*FRESH, reached(), SYNCED, broken()], 9, Step.FINISH, ""),
+]
+
+
 @pytest.mark.parametrize(("story", "events", "now", "step", "why"), TABLE, ids=[row[0] for row in TABLE])
 def test_every_step_follows_from_the_events_and_the_clock(
     story: str, events: list[Event], now: float, step: Step, why: str
@@ -263,7 +275,15 @@ def test_every_step_follows_from_the_events_and_the_clock(
 
 def test_the_table_has_every_step() -> None:
     """No step is left untried."""
-    assert {row[3] for row in TABLE} == set(Step)
+    assert {row[3] for row in [*TABLE, *TO_PREPARE]} == set(Step)
+
+
+@pytest.mark.parametrize(("story", "events", "now", "step", "why"), TO_PREPARE, ids=[row[0] for row in TO_PREPARE])
+def test_a_job_that_has_more_than_code_to_bring_does_so_before_the_probe(
+    story: str, events: list[Event], now: float, step: Step, why: str
+) -> None:
+    """Jobs that have nothing to prepare know no such step: the same stories in the other table."""
+    assert decide(fold(events), Rules(grace=30.0, prepare=True), now) == (step, why)
 
 
 def test_one_lost_node_among_others_is_given_up_after_the_patience() -> None:

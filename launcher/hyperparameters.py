@@ -1,0 +1,76 @@
+"""Hyperparameters as the command finds them: variables, arguments, and a file.  Pure.
+
+PAI's contract: `PAI_HPS` holds all as JSON, `PAI_HPS_<NAME>` one each, `PAI_USER_ARGS` all as arguments, and
+hyperparameters.json in the config folder all as texts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+_NOT_IN_VARIABLES = re.compile(r"[^a-zA-Z0-9_]")
+_NO_NAME = re.compile(r"[\s=\x00-\x1f\x7f]")
+LONGEST = 128 * 1024 - 1
+"""bytes of `NAME=value` that Linux passes to a program (MAX_ARG_STRLEN of linux/binfmts.h, less the NUL)"""
+
+
+def text(value: Any) -> str:
+    """A value as a text: itself where it is one, else its JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def texts(hyperparameters: Mapping[str, Any]) -> dict[str, str]:
+    """All values as texts, in their order: hyperparameters.json."""
+    return {name: text(value) for name, value in hyperparameters.items()}
+
+
+def variable(name: str) -> str:
+    """The variable that holds one of them: `learning-rate` is in PAI_HPS_LEARNING_RATE."""
+    return "PAI_HPS_" + _NOT_IN_VARIABLES.sub("_", name).upper()
+
+
+def variables(hyperparameters: Mapping[str, Any]) -> dict[str, str]:
+    """What the command's environment says of them; nothing where there are none."""
+    if not hyperparameters:
+        return {}
+    one_each = {variable(name): value for name, value in texts(hyperparameters).items()}
+    arguments = shlex.join(word for name, value in texts(hyperparameters).items() for word in (f"--{name}", value))
+    return {"PAI_HPS": json.dumps(hyperparameters, ensure_ascii=False), "PAI_USER_ARGS": arguments, **one_each}
+
+
+def problems(hyperparameters: Mapping[str, Any]) -> list[str]:
+    """What is wrong with them, a sentence each: names that cannot be, values that are no JSON, two for one variable."""
+    found = [f"{name!r}: {why}" for name, why in ((name, _odd(name)) for name in hyperparameters) if why]
+    taken: dict[str, str] = {}
+    for name in hyperparameters if not found else ():
+        other = taken.setdefault(variable(name), name)
+        if other != name:
+            found.append(f"{other!r} and {name!r} would both be {variable(name)}; rename one of them")
+    found += [f"{name!r}: {why}" for name, why in ((name, _no_json(value)) for name, value in hyperparameters.items()) if why]
+    return found or [problem for problem in map(_too_long, variables(hyperparameters).items()) if problem]
+
+
+def _too_long(item: tuple[str, str]) -> str | None:
+    size = len("=".join(item).encode(errors="surrogateescape"))
+    return f"{item[0]} would have {size} bytes, and a variable has at most {LONGEST}" if size > LONGEST else None
+
+
+def _odd(name: Any) -> str | None:
+    if not isinstance(name, str):
+        return "a name is a text"
+    if not name or name.startswith("-") or _NO_NAME.search(name) or not name.isprintable():
+        return "a name has no blanks, no = and no - at its beginning"
+    return None
+
+
+def _no_json(value: Any) -> str | None:
+    try:
+        if json.loads(json.dumps(value, allow_nan=False)) == value and "\0" not in text(value):
+            return None
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return "a value is a text, a number, true or false, null, or a list or mapping of such"

@@ -137,7 +137,7 @@ def _agent(view: View, event: Mapping[str, Any]) -> None:
 def _drained(view: View, event: Mapping[str, Any]) -> None:
     node = view.nodes[event["node"]]
     if event["attempt"] == view.attempt:
-        node.drained = True
+        node.drained, node.drained_at = True, float(event.get("time", 0.0))
         if node.outcome is None:
             # Everything it has to tell is here.
             node.lost_for_good, node.exited_at = "what its agent wrote there was removed or damaged", view.count
@@ -175,8 +175,14 @@ def _revoked(view: View, event: Mapping[str, Any]) -> None:
     # While it was asked what the signal means, the command may have died of it.
     died = view.stopping is None and not view.diagnosed and any(node.failed for node in view.nodes.values())
     late = view.stopping == "failure" and event["time"] - view.stopping_at < REVOKED_MARGIN
-    if died or late or event.get("unheard"):
+    if died or late or _ended_by(view, event["time"]) or event.get("unheard"):
         view.stopping = "allocation"
+
+
+def _ended_by(view: View, at: float) -> bool:
+    """Whether the signal that was heard at that time may be why the command ended well on all nodes."""
+    well = view.stopping is None and view.all_over and not any(node.failed for node in view.nodes.values())
+    return well and at - max(node.drained_at for node in view.nodes.values()) < REVOKED_MARGIN
 
 
 def _warning(view: View, event: Mapping[str, Any]) -> None:

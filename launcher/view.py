@@ -23,6 +23,8 @@ class NodeView:
     """number of the event that told the command's end: a smaller one was heard of first"""
     outcome: dict[str, Any] | None = None
     drained: bool = False
+    drained_at: float = 0.0
+    """seconds since the epoch, by the coordinator's clock"""
     lost_since: float | None = None
     lost_for_good: str | None = None
     log_begins: int = 0

@@ -370,7 +370,11 @@ ENDINGS: list[Ending] = [
     ("a death by Slurm's TERM that was heard of first", [*RUNNING, stopping("failure"), revoked(51.5), failure(143), COLLECTED],
      Status.TERMINATED, "Cancelled", 130),
     ("revoked long after it had failed", [*BADLY, revoked(60), failure(3), COLLECTED], Status.FAILED, "CommandFailed", 3),
-    ("revoked when all was done", [*WELL, DIAGNOSED_WELL, COLLECTED, revoked()], Status.SUCCEED, "", 0),
+    ("revoked when all was done", [*WELL, DIAGNOSED_WELL, COLLECTED, revoked(90)], Status.SUCCEED, "", 0),
+    ("a good end by Slurm's TERM that was heard of first", [*WELL, revoked(70.5), DIAGNOSED_WELL, COLLECTED],
+     Status.TERMINATED, "Cancelled", 130),
+    ("a good end while it was asked what the TERM means", [*WELL, revoked(69.9), DIAGNOSED_WELL, COLLECTED],
+     Status.TERMINATED, "Cancelled", 130),
     ("cancelled after it had failed", [*BADLY, failure(3), cancel(), COLLECTED], Status.FAILED, "CommandFailed", 3),
     (
         "too long",

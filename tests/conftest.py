@@ -29,6 +29,8 @@ _left_out = pytest.StashKey[list[str]]()
 
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
+# Whoever runs the tests may have clusters of their own.
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
     """The running fake cluster.  It is shared by all workers and lives on after them: `make test` takes it down."""
     return handle.start()
 

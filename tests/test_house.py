@@ -24,7 +24,7 @@ FLOORS: list[set[str]] = [
     {"view", "model", "hyperparameters", "code", "ignore", "rsync", "slurm", "torchrun", "transports"},
     {"cluster", "store", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
     {"planning", "bootstrap", "link", "fleet", "incoming", "outputs", "diagnosis", "feed", "backends", "cleaning"},
-    {"api", "coordinator", "screen"},
+    {"api", "session", "coordinator", "screen"},
     {"following"},
     {"cli", "__main__"},
 ]

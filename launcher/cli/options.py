@@ -45,7 +45,11 @@ def inventory(function: F) -> F:
             "--backend", type=click.Choice(["local", "ssh", "slurm"]), help="local: simulate the nodes on this machine."
         ),
         click.option("--hostfile", metavar="FILE", help="An inventory of `host slots=4` lines."),
-        click.option("--cluster", metavar="FILE", help="The inventory (else $LAUNCHER_CLUSTER, else ./cluster.yaml)."),
+        click.option(
+            "--cluster",
+            metavar="NAME|FILE",
+            help="The inventory (else $LAUNCHER_CLUSTER, else ./cluster.yaml, else the default of your config).",
+        ),
     ):
         function = option(function)
     return function

@@ -124,7 +124,8 @@ def _print_plan(drafted: planning.Draft, output: str) -> None:
         options.print_json({"schema_version": 1, **to_json(plan), **({} if script is None else {"script": script})})
         return
     click.echo(f"job      {plan.job_id}")
-    click.echo(f"backend  {plan.backend}, cluster {plan.cluster}" + (f" ({plan.inventory})" if plan.inventory else ""))
+    named = f"   [{plan.origins['cluster']}]" if plan.inventory and "cluster" in plan.origins else ""
+    click.echo(f"backend  {plan.backend}, cluster {plan.cluster}" + (f" ({plan.inventory})" if plan.inventory else "") + named)
     for node in plan.nodes:
         host = node.host
         endpoint = f"{host.user + '@' if host.user else ''}{host.address}{f':{host.port}' if host.port else ''}"

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launcher.cluster.textfile import beside
+from launcher.cluster.userfile import is_path
 from launcher.model import Command
 
 
@@ -18,7 +20,7 @@ class JobFile:
     """for each key it has, the line: where the value came from"""
     name: str | None = None
     cluster: str | None = None
-    """absolute path"""
+    """absolute path, or a name of the user's config"""
     hostfile: str | None = None
     """absolute path"""
     backend: str | None = None
@@ -54,7 +56,6 @@ def read_job_file(path: str | Path) -> JobFile:
     from launcher.cluster.inventory import complain, in_order
     from launcher.cluster.models import JobYaml
     from launcher.cluster.problems import validated
-    from launcher.cluster.textfile import beside
     from launcher.cluster.yamlfile import read_document
 
     document = read_document(path, "job file")
@@ -65,7 +66,7 @@ def read_job_file(path: str | Path) -> JobFile:
     return JobFile(
         path=document.path,
         lines={key: (place.key or (place.line, 0))[0] for key, place in document.root.children.items() if isinstance(key, str)},
-        cluster=beside(folder, model.cluster) if model.cluster else None,
+        cluster=_cluster(folder, model.cluster) if model.cluster else None,
         hostfile=beside(folder, model.hostfile) if model.hostfile else None,
         source_dir=beside(folder, model.source_dir) if model.source_dir else None,
         command=_command(model.command, model.script, model.args),
@@ -78,6 +79,12 @@ def read_job_file(path: str | Path) -> JobFile:
 
 _AS_IT_IS = (
     "name", "backend", "nodes", "nproc_per_node", "hosts", "exclude", "instance_type", "env",
+def _cluster(folder: Path, text: str) -> str:
+    """A path, unless it looks like a name and there is no such file beside this one."""
+    path = beside(folder, text)
+    return path if is_path(text) or Path(path).is_file() else text
+
+
     "max_run_time", "grace", "requeue", "max_requeues", "keep", "max_code_size",
 )  # fmt: skip
 """keys whose value is the field's"""

@@ -16,6 +16,7 @@ from launcher.cluster.values import (
     AddressOrAuto,
     Backend,
     Channels,
+    ClusterName,
     CommandText,
     Count,
     CountOrAuto,
@@ -51,7 +52,7 @@ from launcher.cluster.values import (
     none_is,
 )
 
-SECTIONS = {"defaults", "ssh", "master", "env", "slurm", "sbatch"}
+SECTIONS = {"defaults", "ssh", "master", "env", "slurm", "sbatch", "clusters", "job", "hyperparameters", "labels"}
 """keys that may stand without a value: all of the section is commented out"""
 
 
@@ -202,7 +203,7 @@ class JobYaml(_Strict):
     """A job: the options of `launcher submit`, with underscores. Relative paths are relative to this file."""
 
     name: JobName | None = Field(default=None, description="Base of the job's id.")
-    cluster: Text | None = Field(default=None, description="The cluster file.")
+    cluster: Text | None = Field(default=None, description="The cluster: a file, or a name of the user's config.")
     hostfile: Text | None = Field(default=None, description="A hostfile instead of a cluster file.")
     backend: Backend | None = Field(default=None, description="local, ssh or slurm.")
     nodes: Count | None = Field(default=None, description="How many nodes.")
@@ -240,3 +241,30 @@ class JobYaml(_Strict):
         if self.cluster is not None and self.hostfile is not None:
             raise ValueError("`cluster` and `hostfile` both name the inventory; keep one of them")
         return self
+
+
+class UserJob(_Strict):
+    """What holds for jobs that say nothing else; every key is an option of `launcher submit`."""
+
+    nproc_per_node: CountOrAuto | None = Field(default=None, description="Processes on each node.")
+    env: Env = Field(default_factory=dict, description="Variables of the command; those of a cluster file win.")
+    forward_env: Patterns | None = Field(default=None, description="Patterns of variables to take along, such as MY_*.")
+    max_run_time: SomeTime | None = Field(default=None, description="Jobs are stopped after this time.")
+    grace: Duration | None = Field(default=None, description="Time between TERM and KILL when a job is stopped.")
+    collect: Channels | None = Field(default=None, description="Output channels brought here at the end.")
+    requeue: bool | None = Field(default=None, description="Go back into Slurm's queue when nodes or time are taken away.")
+    max_requeues: FromNone | None = Field(default=None, description="How often at most.")
+    keep: bool | None = Field(default=None, description="Keep the working copy on the nodes after a success.")
+    max_code_size: Size | None = Field(default=None, description="A larger source folder is refused.")
+
+
+class UserYaml(_Strict):
+    """The user's config.yaml: clusters by name, the default one, and what holds for jobs that say nothing else."""
+
+    default: Text | None = Field(default=None, description="The cluster that is meant when none is named: a name, or a file.")
+    clusters: Annotated[dict[ClusterName, Text], none_is(dict)] = Field(
+        default_factory=dict, description="Name: cluster file, relative to this file."
+    )
+    job: Annotated[UserJob, none_is(dict)] = Field(
+        default_factory=UserJob, description="What holds for jobs that say nothing else."
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from launcher.cluster.inventory import did_you_mean
-from launcher.cluster.models import Defaults, MappingHost, Master, Slurm, Ssh
+from launcher.cluster.models import Defaults, MappingHost, Master, Slurm, Ssh, UserJob
 from launcher.cluster.values import LATER
 from launcher.cluster.yamlfile import Document, Odd
 
@@ -81,11 +81,16 @@ def _sentence(model: type[BaseModel], document: Document, kind: str, entry: dict
         return f"{start}: {_unknown_key(model, kind, location)}"
     if entry["type"] == "missing":
         return f"{start}: {_ALLOWED['missing']}"
-    allowed = str(entry["ctx"]["error"]) if entry["type"] == "value_error" else _ALLOWED.get(entry["type"], entry["msg"])
+    allowed = allowed_of(entry)
     if about_key or not location:
         return f"{start}: {allowed}"
     value = entry["input"]
     return f"{start}: {_shown(document, value, location)}: {allowed}{_quoting(document, value, location, allowed)}"
+
+
+def allowed_of(entry: Mapping[str, Any]) -> str:
+    """What would have been right, of one of pydantic's errors."""
+    return str(entry["ctx"]["error"]) if entry["type"] == "value_error" else str(_ALLOWED.get(entry["type"], entry["msg"]))
 
 
 def _shown(document: Document, value: Any, location: Location) -> str:
@@ -116,7 +121,7 @@ def _quoting(document: Document, value: Any, location: Location, allowed: str) -
 
 def _unknown_key(model: type[BaseModel], kind: str, location: Location) -> str:
     key = str(location[-1])
-    if len(location) == 1 and key in LATER_KEYS[kind]:
+    if len(location) == 1 and key in LATER_KEYS.get(kind, ()):
         return LATER
     if len(location) == 1 and kind == "job file" and key in FLAGS_ONLY:
         return "unknown key: this is said on the command line only"
@@ -134,5 +139,6 @@ def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
         "ssh": Ssh,
         "master": Master,
         "slurm": Slurm,
+        "job": UserJob,
     }
     return sections.get(location[0], model) if location else model

@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from launcher.cluster.models import ClusterFile, JobYaml
+from launcher.cluster.models import ClusterFile, JobYaml, UserYaml
 
 FOLDER = Path(__file__).parent.parent / "schemas"
 SCHEMAS: dict[str, tuple[type[BaseModel], str]] = {
     "cluster.schema.json": (ClusterFile, "cluster.yaml"),
     "job.schema.json": (JobYaml, "job.yaml"),
+    "config.schema.json": (UserYaml, "config.yaml"),
 }
 
 

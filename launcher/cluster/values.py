@@ -89,6 +89,10 @@ def _some_time(value: float) -> float:
     return value if value > 0 else _refuse("more than no time at all")
 
 
+def _cluster_name(value: str) -> str:
+    return parse_name(value) if value != "local" else _refuse("another name: `local` always means this machine")
+
+
 def _size(value: Any) -> int:
     if isinstance(value, str):
         return parse_size(value)
@@ -243,6 +247,7 @@ Text = Annotated[str, AfterValidator(_text)]
 Backend = Annotated[str, AfterValidator(_backend), WithJsonSchema({"type": "string", "enum": list(BACKENDS)})]
 Transport = Annotated[str, AfterValidator(_transport), WithJsonSchema({"const": "auto"})]
 JobName = Annotated[str, AfterValidator(parse_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
+ClusterName = Annotated[str, AfterValidator(_cluster_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
 Port = Annotated[int, PlainValidator(_port), WithJsonSchema(_PORT)]
 PortOrAuto = Annotated[Any, _auto_or(lambda value: _port(value, "auto, or a number from 1 to 65535")), _auto_schema(_PORT)]
 Gpus = Annotated[Any, _auto_or(_count(0, "auto, or a whole number from 0 on")), _auto_schema({"type": "integer", "minimum": 0})]

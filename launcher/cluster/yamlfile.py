@@ -270,3 +270,12 @@ def _scalar(node: yaml.ScalarNode) -> Any:
         fraction.text = text
         return fraction
     return Odd(text, kind)
+
+
+def scalar_of(text: str) -> Any:
+    """What ``text`` would be as a value in a file; what would be no plain value there is a text."""
+    try:
+        node = yaml.compose(text, _LOADER)
+    except yaml.YAMLError:
+        return text
+    return _scalar(node) if isinstance(node, yaml.ScalarNode) else text

@@ -1,6 +1,6 @@
 """From what a person said to a Plan: every value settled, with where it came from.  Asks no node anything.
 
-Precedence: flag > job file > cluster.yaml > built-in.
+Precedence: flag > job file > LAUNCHER_* > cluster.yaml > user config > built-in.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 
 from launcher import environ
 from launcher.cluster import load_job
-from launcher.model import Node, Plan
+from launcher.model import Host, Node, Plan
 from launcher.planning.asked import command_of, requeued, spec_of
+from launcher.planning.personal import Personal
 from launcher.planning.places import cluster_of, count_of, has_inventory, inventory, nodes_of, template_of
 from launcher.planning.request import Request, Settings
 from launcher.planning.variables import check_variables, read_env_file, user_environment
@@ -38,13 +39,14 @@ class Draft:
 def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     """Settle everything; raises UsageError.  ``environment`` is the submitting side's."""
     job = load_job(request.job_file) if request.job_file else None
-    settings = Settings(request, job)
+    settings = Settings(request, job, Personal(environment))
     warnings: list[str] = []
     cluster = cluster_of(settings, environment)
     command = command_of(request, settings)
     queued = cluster.backend == "slurm" and settings.allocation is None
-    nodes = () if queued else nodes_of(settings, cluster, warnings)
-    template = template_of(settings, cluster) if queued else None
+    own_env = settings.personal.config.job.get("env", {})
+    nodes = () if queued else _with_env(nodes_of(settings, cluster, warnings), own_env)
+    template = _host_with_env(template_of(settings, cluster), own_env) if queued else None
     user = user_environment(request, job, settings, environment)
     spec = requeued(settings, cluster, spec_of(settings, command, user, count_of(settings) if queued else len(nodes), warnings))
     source = spec.source_dir
@@ -78,3 +80,12 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
 
 def _masked_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(Node(n.rank, dataclasses.replace(n.host, env=environ.masked(n.host.env))) for n in nodes)
+
+
+def _with_env(nodes: tuple[Node, ...], own: Mapping[str, str]) -> tuple[Node, ...]:
+    return tuple(Node(node.rank, _host_with_env(node.host, own)) for node in nodes)
+
+
+def _host_with_env(host: Host, own: Mapping[str, str]) -> Host:
+    """The user config's variables give way to the cluster file's, as those do to the job's."""
+    return dataclasses.replace(host, env={**own, **host.env}) if own else host

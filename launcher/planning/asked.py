@@ -83,7 +83,8 @@ def requeued(settings: Settings, cluster: Cluster, spec: JobSpec) -> JobSpec:
             raise UsageError(what, where=settings.origins["requeue"], next_step=step)
         return spec
     said: dict[str, Any] = {"requeue": cluster.slurm.requeue, "max_requeues": cluster.slurm.max_requeues}
-    found = {name: value for name, value in said.items() if value is not None and settings.origins[name] == "built-in"}
+    weak = {name for name in said if settings.personal.is_weak(settings.origins[name])}
+    found = {name: value for name, value in said.items() if value is not None and name in weak}
     settings.origins.update(dict.fromkeys(found, str(cluster.path)))
     return dataclasses.replace(spec, **found)
 

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.cluster import Cluster, load_cluster, load_hostfile, local_cluster, select_hosts
+from launcher.cluster.userfile import LOCAL, load_user_config
 from launcher.errors import UsageError
 from launcher.keep import home
 from launcher.model import Host, Node
+from launcher.planning.personal import Personal
 from launcher.planning.request import Request, Settings
 
 _MAX_LOCAL_NODES = 64
@@ -20,31 +22,41 @@ _MAX_LOCAL_NODES = 64
 def has_inventory(request: Request) -> bool:
     """Whether an inventory will be looked at; known without reading it, the job file's own `cluster:` left aside."""
     named = request.cluster or request.hostfile or os.environ.get("LAUNCHER_CLUSTER")
-    return bool(named) or Path("cluster.yaml").is_file()
+    return bool(named) or Path("cluster.yaml").is_file() or load_user_config(os.environ).default not in (None, LOCAL)
 
 
 def find_cluster(settings: Settings) -> Cluster:
-    """The inventory that was named, else ./cluster.yaml, else the built-in local one."""
+    """The inventory that was named, else ./cluster.yaml, else the user config's default, else the built-in local one."""
     path, hostfile = settings.get("cluster"), settings.get("hostfile")
     if path and hostfile:
         raise UsageError("--cluster and --hostfile both name an inventory", next_step="keep one of them")
     if hostfile:
         return load_hostfile(hostfile)
+    origin = settings.origins["cluster"]
     if path:
-        return load_cluster(path)
+        return _called(settings, path, origin, beside=origin == "--cluster")
     named = os.environ.get("LAUNCHER_CLUSTER")
     if named:
-        settings.origins["cluster"] = "LAUNCHER_CLUSTER"
-        return load_cluster(named)
-    if settings.get("backend") != "local" and Path("cluster.yaml").is_file():
+        return _called(settings, named, "LAUNCHER_CLUSTER")
+    if settings.get("backend") == "local":
+        return local_cluster()
+    if Path("cluster.yaml").is_file():
         settings.origins["cluster"] = "./cluster.yaml"
         return load_cluster("cluster.yaml")
-    return local_cluster()
+    default = settings.personal.config.default
+    if default is None:
+        return local_cluster()
+    return _called(settings, default, f"the default of {settings.personal.config.where('default')}", beside=False)
+
+
+def _called(settings: Settings, text: str, origin: str, *, beside: bool = True) -> Cluster:
+    cluster, settings.origins["cluster"] = settings.personal.cluster(text, origin, beside=beside)
+    return cluster
 
 
 def inventory(request: Request) -> Cluster:
     """The hosts that a request means, as `launcher nodes` shows them."""
-    return cluster_of(Settings(request, None), os.environ)
+    return cluster_of(Settings(request, None, Personal(os.environ)), os.environ)
 
 
 def cluster_of(settings: Settings, environment: Mapping[str, str]) -> Cluster:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from launcher.cluster.userfile import SETTINGS
 from launcher.model import Command
 
 if TYPE_CHECKING:
     from launcher.cluster.jobfile import JobFile
+    from launcher.planning.personal import Personal
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,11 @@ _STORED_AS = {"max_code_size": "max_code_bytes"}
 class Settings:
     """Looks values up in the order of precedence, and remembers where each was found."""
 
-    def __init__(self, request: Request, job: JobFile | None) -> None:
+    def __init__(self, request: Request, job: JobFile | None, personal: Personal) -> None:
         self._request, self._job = request, job
         self.origins: dict[str, str] = {}
         self.allocation: str | None = None
+        self.personal = personal
         """Slurm's number of the job that we are in, where its nodes are the inventory"""
         self.restarts = 0
         """how often Slurm had requeued that job"""
@@ -77,3 +80,7 @@ class Settings:
             return said
         self.origins[stored] = "built-in"
         return built_in
+        found = self.personal.find(name) if name in SETTINGS else None
+        if found is not None:
+            self.origins[stored] = found[1]
+            return found[0]

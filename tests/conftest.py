@@ -8,7 +8,9 @@ as in CI, their absence is an error instead.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,44 +19,42 @@ from tests.cluster import handle
 from tests.cluster.handle import Cluster
 from tests.cluster.slurm import handle as slurm_handle
 from tests.cluster.slurm.handle import SlurmCluster
-from tests.cluster.slurm.layout import ACCOUNTING, PLAIN
+from tests.cluster.slurm.layout import ACCOUNTING, PLAIN, TWIN
 
 FIXTURES = {"cluster": "cluster", "slurm": "slurm", "slurm_accounting": "slurm"}
 """fixture -> mark of the tests that take it"""
 WHY_NOT = {"cluster": handle.why_not, "slurm": slurm_handle.why_not}
 """mark -> function that says why its tests cannot run here"""
+SECOND_HALF = {"test_login.py", "test_requeue.py", "test_signals.py"}
+"""files of tests/slurm that a worker of xdist runs on the twin, beside those of all other files: both last about as long"""
 
 _left_out = pytest.StashKey[list[str]]()
+# Whoever runs the tests may have clusters of their own.
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
-# Whoever runs the tests may have clusters of their own.
-os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
     """The running fake cluster.  It is shared by all workers and lives on after them: `make test` takes it down."""
     return handle.start()
 
 
 @pytest.fixture(scope="session")
-def _slurm_plain() -> SlurmCluster:
-    return slurm_handle.start(PLAIN)
-
-
-@pytest.fixture(scope="session")
-def _slurm_accounting() -> SlurmCluster:
-    return slurm_handle.start(ACCOUNTING)
+def _slurm_clusters() -> Callable[[str], SlurmCluster]:
+    layouts = {layout.name: layout for layout in (PLAIN, TWIN, ACCOUNTING)}
+    return cache(lambda name: slurm_handle.start(layouts[name]))
 
 
 @pytest.fixture
-def slurm(_slurm_plain: SlurmCluster) -> Iterator[SlurmCluster]:
+def slurm(request: pytest.FixtureRequest, _slurm_clusters: Callable[[str], SlurmCluster]) -> Iterator[SlurmCluster]:
     """A fake Slurm cluster without accounting: no jobs, all nodes idle, ``slurm.shared`` empty; a test may break anything."""
-    yield from _settled(_slurm_plain)
+    yield from _settled(_slurm_clusters(_cluster_of("slurm", request.path)))
 
 
 @pytest.fixture
-def slurm_accounting(_slurm_accounting: SlurmCluster) -> Iterator[SlurmCluster]:
+def slurm_accounting(_slurm_clusters: Callable[[str], SlurmCluster]) -> Iterator[SlurmCluster]:
     """The same with accounting: nodes a1 and a2, slurmdbd on the login machine."""
-    yield from _settled(_slurm_accounting)
+    yield from _settled(_slurm_clusters(ACCOUNTING.name))
 
 
 def _settled(cluster: SlurmCluster) -> Iterator[SlurmCluster]:
@@ -101,11 +101,20 @@ def _mark(item: pytest.Item) -> None:
     for mark in {FIXTURES[name] for name in taken if name in FIXTURES}:
         item.add_marker(mark)
     # One worker runs all tests of a cluster in turn: some pause or kill what others use.
-    groups = [mark for mark in WHY_NOT if item.get_closest_marker(mark)]
+    groups = {_cluster_of(name, item.path) for name in taken if name in FIXTURES}
+    if item.get_closest_marker("cluster"):
+        groups.add("cluster")
     if len(groups) > 1:
         raise pytest.UsageError(f"{item.nodeid} takes two clusters, and would meet the tests of one of them")
     for group in groups:
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _cluster_of(fixture: str, test: Path) -> str:
+    """Which cluster the fixture hands to the tests of a file.  A run without xdist needs one of a kind."""
+    if fixture == "slurm":
+        return (TWIN if "PYTEST_XDIST_WORKER" in os.environ and test.name in SECOND_HALF else PLAIN).name
+    return ACCOUNTING.name if fixture == "slurm_accounting" else fixture
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -6,7 +6,7 @@ Nothing here asks or starts anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 CONTROLLER = "login"
 """host name of the machine that runs slurmctld; people log in there too"""
@@ -72,6 +72,8 @@ PLAIN = Layout(
         Node("n-three", "m3", cpus=1, gpus=1),
     ),
 )
+TWIN = replace(PLAIN, name="twin")
+"""another one of the same kind: two halves of the tests run beside each other"""
 ACCOUNTING = Layout(
     "accounting",
     (Node("a1", "a1", cpus=2, gpus=2), Node("a2", "a2", cpus=1, gpus=1)),

@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.cluster import engine
 from tests.cluster.engine import ClusterError, docker, locked
 from tests.cluster.place import ROOT, STATE, checkout_hash, free_subnets, interpreter_mounts, outermost
-from tests.cluster.slurm.layout import ACCOUNTING, CONTROLLER, PLAIN, Layout, files, many
+from tests.cluster.slurm.layout import ACCOUNTING, CONTROLLER, PLAIN, TWIN, Layout, files, many
 
 READY_SECONDS = 120.0
 """from the containers' start until all nodes are idle: a few seconds, unless the machine is swamped"""
@@ -96,7 +96,7 @@ def recorded(name: str) -> Running:
         kept = json.loads((state(name) / "cluster.json").read_text())
     except FileNotFoundError:
         raise ClusterError(f"no Slurm cluster {name} is up; see tests/cluster/cluster") from None
-    layout = next(layout for layout in (PLAIN, ACCOUNTING, many(kept["nodes"])) if layout.name == name)
+    layout = next(layout for layout in (PLAIN, TWIN, ACCOUNTING, many(kept["nodes"])) if layout.name == name)
     return Running(layout, kept["fingerprint"], kept["prefix"])
 
 

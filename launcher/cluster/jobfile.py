@@ -77,14 +77,14 @@ def read_job_file(path: str | Path) -> JobFile:
     )
 
 
-_AS_IT_IS = (
-    "name", "backend", "nodes", "nproc_per_node", "hosts", "exclude", "instance_type", "env",
 def _cluster(folder: Path, text: str) -> str:
     """A path, unless it looks like a name and there is no such file beside this one."""
     path = beside(folder, text)
     return path if is_path(text) or Path(path).is_file() else text
 
 
+_AS_IT_IS = (
+    "name", "backend", "nodes", "nproc_per_node", "hosts", "exclude", "instance_type", "env",
     "max_run_time", "grace", "requeue", "max_requeues", "keep", "max_code_size",
 )  # fmt: skip
 """keys whose value is the field's"""

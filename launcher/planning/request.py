@@ -54,9 +54,9 @@ class Settings:
 
     def __init__(self, request: Request, job: JobFile | None, personal: Personal) -> None:
         self._request, self._job = request, job
+        self.personal = personal
         self.origins: dict[str, str] = {}
         self.allocation: str | None = None
-        self.personal = personal
         """Slurm's number of the job that we are in, where its nodes are the inventory"""
         self.restarts = 0
         """how often Slurm had requeued that job"""
@@ -78,9 +78,9 @@ class Settings:
             lines = self._job.lines
             self.origins[stored] = f"{self._job.path}:{lines.get(name) or lines.get('script', 1)}"
             return said
-        self.origins[stored] = "built-in"
-        return built_in
         found = self.personal.find(name) if name in SETTINGS else None
         if found is not None:
             self.origins[stored] = found[1]
             return found[0]
+        self.origins[stored] = "built-in"
+        return built_in

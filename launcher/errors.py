@@ -2,6 +2,7 @@
 
     LauncherError                 70   something of ours went wrong
     ├── UsageError                 2   wrong arguments or files; lists every problem at once
+    │   ├── WrongArguments         2   what code handed over, every problem of it; a ValueError, too
     │   ├── JobNotFound            2   no job, or more than one, has that name
     │   └── SubmitRefused          2   sbatch refused the job
     ├── NodeError                 69   a node cannot be reached or used
@@ -15,7 +16,11 @@
     │   └── NodeGone              69   its task of a Slurm step has ended; no connection can come back
     ├── SlurmSilent               69   a command of Slurm's is missing, failed, or did not answer in time
     ├── NodesFailed               69   several NodeErrors, gathered and raised once
-    └── CollectFailed             69   the outputs could not be brought here whole
+    ├── UnexpectedStatusException 70   a job that was waited for did not succeed; each has its job's own exit status
+    ├── ValueRefused              69   what a function returned on a node cannot be had here
+    ├── RemoteError               70   a function raised an exception on a node
+    ├── CollectFailed             69   the outputs could not be brought here whole
+    └── StorageFailed             69   what a URI names could not be read or written
 
 The number is the exit status of a command that ends with the error.  Every error says what happened, where, the last
 lines of whoever spoke there, and the next step; ``str(error)`` is all four, ready to print.
@@ -24,6 +29,10 @@ lines of whoever spoke there, and the next step; ``str(error)`` is all four, rea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from launcher.model import Failure
 
 
 class LauncherError(Exception):
@@ -53,6 +62,10 @@ class UsageError(LauncherError):
     def __init__(self, what: str, *, problems: Sequence[str] = (), where: str = "", next_step: str = "") -> None:
         super().__init__(what, where=where, lines=problems, next_step=next_step)
         self.problems = tuple(problems)
+
+
+class WrongArguments(UsageError, ValueError):
+    """Arguments of Estimator, fit or run that cannot be; ``problems`` has all of them."""
 
 
 class JobNotFound(UsageError):
@@ -121,3 +134,62 @@ class CollectFailed(LauncherError):
     """The outputs could not be brought here whole; they still lie on the nodes."""
 
     exit_code = 69
+
+
+class StorageFailed(LauncherError):
+    """What a URI names could not be read or written; ``where`` is the URI, without secrets."""
+
+    exit_code = 69
+
+
+class UnexpectedStatusException(LauncherError):
+    """A job that was waited for ended in another way than by success; ``str(error)`` is all that is known of why."""
+
+    exit_code = 70
+
+    def __init__(
+        self,
+        what: str,
+        status: str = "Failed",
+        *,
+        job_id: str = "",
+        reason_code: str | None = None,
+        reason_message: str | None = None,
+        exit_code: int | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.status = status
+        self.job_id = job_id
+        self.reason_code = reason_code
+        self.reason_message = reason_message
+        self.exit_code = self.exit_code if exit_code is None else exit_code
+        self.failure = failure
+        """what went wrong first: node, host, rank, traceback, log; None where no process of the command failed"""
+
+
+class ValueRefused(LauncherError):
+    """What a function returned on a node cannot be had here: of a type that does not travel, too large, or not whole."""
+
+    exit_code = 69
+
+
+class RemoteError(LauncherError):
+    """A function raised an exception on a node; one of a built-in type is of that type, too, so that `except` finds it."""
+
+    exit_code = 70
+
+    def __init__(self, what: str, *, type_name: str, rank: int, node: int, host: str, traceback: str, job_id: str = "") -> None:
+        """``what`` is the exception's own text, ``type_name`` its class, as the node wrote them."""
+        place = f"rank {rank} (node {node}, {host})"
+        super().__init__(what, where=place, lines=traceback.splitlines(), next_step=f"launcher logs {job_id}")
+        self.type_name = type_name
+        self.rank = rank
+        self.node = node
+        self.host = host
+        self.remote_traceback = traceback
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.type_name}: {self.what}"
+        return "\n".join([head, *(f"    {line}" for line in self.lines), f"  next: {self.next_step}"])

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from launcher.errors import CollectFailed, LauncherError
+from launcher.manifest import hash_of
 from launcher.model import Host
 
-_BLOCK = 1 << 20
 _AT_ONCE = 1000
 """files asked for by one request; a stream's number has 15 bits"""
 
@@ -163,12 +163,3 @@ def _checked(peer: Sender, path: str, part: Path, size: int, claimed: object) ->
             next_step="`launcher resume` fetches it again, once nothing writes into the output there any more",
         )
     return sha256
-
-
-def hash_of(path: Path) -> str:
-    """The SHA-256 of a file in hex."""
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

@@ -10,8 +10,7 @@ inside their channel, no file is written through a link, and no more bytes are t
 
 from __future__ import annotations
 
-import json
-import os
+import dataclasses
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,91 +20,13 @@ from typing import Any
 
 from launcher.code import size_text
 from launcher.errors import CollectFailed, NodeUnusable
-from launcher.incoming import Arrivals, arrived, fetch, hash_of, part_of
-from launcher.model import to_json
+from launcher.incoming import Arrivals, arrived, fetch, part_of
+from launcher.manifest import MANIFEST, Conflict, Left, Manifest, OutputFile, OutputLink, save
 from launcher.sync import Peer
 
-MANIFEST = "model.json"
 INCOMING = ".incoming"
-MODEL = "model"
-"""the channel that must be whole"""
 _SPARE = 16 << 20
 """bytes that are left free here"""
-
-
-@dataclass(frozen=True)
-class OutputFile:
-    """A file that was brought here."""
-
-    path: str
-    """below output/; its first component is the channel"""
-    size: int
-    sha256: str
-    node: int
-    host: str
-
-
-@dataclass(frozen=True)
-class OutputLink:
-    """A link that was made here as it was on the node."""
-
-    path: str
-    target: str
-    node: int
-    host: str
-
-
-@dataclass(frozen=True)
-class Left:
-    """Something that stayed on its node."""
-
-    path: str
-    """absolute, on the node"""
-    size: int
-    node: int
-    host: str
-    reason: str
-    channel: str = ""
-    """below which it lies; "" for all of output/"""
-    kind: str = "unfit"
-    """unasked: of a channel that was not asked for; conflict: a lower node's was brought; unreadable: the node could not
-    read it; unfit: what is no file, or has no place beside a lower node's"""
-
-    def __str__(self) -> str:
-        return f"{self.host}: {self.path}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """One path that nodes filled differently: the lowest rank's was brought, the others stayed."""
-
-    path: str
-    node: int
-    """the rank whose version is here"""
-    others: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.path}: node {self.node}'s was kept; other content on node {', '.join(map(str, self.others))}"
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The content of model.json."""
-
-    channels: tuple[str, ...]
-    files: tuple[OutputFile, ...] = ()
-    links: tuple[OutputLink, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
-    left: tuple[Left, ...] = ()
-    schema_version: int = 1
-
-    def missing(self) -> tuple[Left, ...]:
-        """What was asked for, and of which nothing is here."""
-        return tuple(entry for entry in self.left if entry.kind in ("unreadable", "unfit"))
-
-    def gaps(self) -> tuple[Left, ...]:
-        """That for which the model is not whole."""
-        return tuple(entry for entry in self.left if entry.kind == "unreadable" and entry.channel in (MODEL, ""))
 
 
 @dataclass
@@ -131,6 +52,7 @@ def collect(
     target: Path,
     channels: Sequence[str],
     notes: Callable[[str], None],
+    made_by: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Bring the channels of all nodes to ``target``, the job folder's output/, and write the manifest.
 
@@ -151,8 +73,8 @@ def collect(
     for peer, arrivals, listing in zip(asked.values(), fetched, listings.values(), strict=True):
         _leave_unreadable(choice, peer, arrivals, listing)
     _place(target, choice, channels, parts)
-    manifest = _manifest(asked, choice, channels, hashes, conflicts)
-    _write(target / MANIFEST, manifest)
+    manifest = dataclasses.replace(_manifest(asked, choice, channels, hashes, conflicts), made_by=made_by or {})
+    save(target / MANIFEST, manifest)
     shutil.rmtree(incoming)
     return manifest
 
@@ -164,32 +86,6 @@ def _listing(peer: Peer) -> dict[str, Any]:
     if not isinstance(entries, list) or not all(isinstance(one, dict) and isinstance(one.get("path"), str) for one in entries):
         raise NodeUnusable("its list of outputs is none", where=peer.host.name)
     return listing
-
-
-def verify(output: Path) -> list[str]:
-    """What is wrong with a collected ``output`` folder, a sentence each; empty when it is whole."""
-    try:
-        manifest = json.loads((output / MANIFEST).read_text(encoding="ascii"))
-        files, links, left = manifest["files"], manifest["links"], manifest["left"]
-    except FileNotFoundError:
-        return [f"{output / MANIFEST} is not there: the outputs were not collected whole"]
-    except (ValueError, KeyError, TypeError):
-        return [f"{output / MANIFEST} is no manifest"]
-    problems = [str(gap) for gap in Manifest((), left=tuple(Left(**entry) for entry in left)).gaps()]
-    problems += [problem for entry in files if (problem := _wrong(output / entry["path"], entry))]
-    return problems + [
-        f"{output / link['path']} is no link to {link['target']}"
-        for link in links
-        if not os.path.islink(output / link["path"]) or os.readlink(output / link["path"]) != link["target"]
-    ]
-
-
-def _wrong(path: Path, entry: Mapping[str, Any]) -> str | None:
-    if path.is_symlink() or not path.is_file():
-        return f"{path} is missing"
-    if (size := path.stat().st_size) != entry["size"]:
-        return f"{path} has {size} bytes, {entry['size']} were collected"
-    return None if hash_of(path) == entry["sha256"] else f"{path} is not what was collected: its hash differs"
 
 
 def _each(peers: Mapping[int, Peer], act: Callable[[Peer], Any]) -> list[Any]:
@@ -393,12 +289,3 @@ def _manifest(
         OutputLink(path, entry["link"], rank, asked[rank].host.name) for path, (rank, entry) in sorted(choice.links.items())
     )
     return Manifest(tuple(channels), files, links, tuple(conflicts), tuple(choice.left))
-
-
-def _write(path: Path, manifest: Manifest) -> None:
-    unfinished = path.with_name(path.name + ".tmp")
-    with open(unfinished, "w", encoding="ascii") as file:
-        file.write(json.dumps(to_json(manifest), indent=1))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)

@@ -209,4 +209,17 @@ def open_below(root, path):
     return file
 
 
-OPS = {"outputs_list": list_outputs, "outputs_hash": hash_outputs, "outputs_fetch": fetch}
+def torch(session, request):
+    """{python}: {torch: the version of torch that this interpreter has, None where it has none}; nothing is imported of it."""
+    import subprocess
+
+    text = "from importlib.metadata import version; print(version('torch'))"
+    try:
+        done = subprocess.run([request["python"], "-c", text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, timeout=15, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {"torch": None}
+    return {"torch": done.stdout.decode("utf-8", "replace").strip() or None}
+
+
+OPS = {"outputs_list": list_outputs, "outputs_hash": hash_outputs, "outputs_fetch": fetch, "outputs_torch": torch}

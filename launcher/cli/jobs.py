@@ -9,7 +9,7 @@ import click
 
 from launcher import api
 from launcher.cli import options
-from launcher.screen import ending, is_empty, when
+from launcher.screen import ending, is_empty, print_table, when
 
 
 @click.command("list")
@@ -30,13 +30,6 @@ def list_command(output: str) -> None:
     print_table(rows)
 
 
-def print_table(rows: list[tuple[str, ...]]) -> None:
-    """Columns as wide as their widest cell."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
 @click.command("status")
 @click.argument("job")
 @options.output
@@ -50,6 +43,8 @@ def status_command(job: str, output: str) -> None:
     click.echo(f"job          {told['job_id']}")
     click.echo(f"status       {told['status']}" + (f" ({told['reason_code']})" if told["reason_code"] else ""))
     click.echo(f"coordinator  {told['coordinator']}")
+    if told["labels"]:
+        click.echo(f"labels       {', '.join(f'{name}={text}' for name, text in told['labels'].items())}")
     if told["slurm_job_id"]:
         click.echo(f"slurm job    {told['slurm_job_id']}")
     for name in ("created_at", "started_at", "ended_at"):
@@ -110,7 +105,7 @@ def cancel_command(job: str, now: bool, no_wait: bool, output: str) -> None:
 @click.pass_context
 def model_data_command(ctx: click.Context, job: str, output: str) -> None:
     """Say where a job's model lies, after checking it against its manifest; exits 69 when there is none or it is not whole."""
-    from launcher.outputs import verify
+    from launcher.manifest import verify
 
     folder = api.find(job)
     told = api.describe(folder)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher import environ, torchrun
 from launcher.coordinator import allocated, master
+from launcher.coordinator.collecting import Collecting
 from launcher.coordinator.prepare import Work, prepare
 from launcher.coordinator.progress import Progress
 from launcher.diagnosis import diagnose
 from launcher.errors import (
-    CollectFailed,
     HostKeyChanged,
     HostKeyUnknown,
     LauncherError,
@@ -31,15 +30,9 @@ from launcher.model import Plan, to_json
 from launcher.policy import Step, View
 from launcher.store import Folder, read_json
 
-if TYPE_CHECKING:
-    from launcher.outputs import Manifest
-
 Event = dict[str, Any]
-_COLLECT_TRIES = 4
 _SLURMS_TERM = 1.0
 """seconds within which the TERM of one scancel reaches the coordinator and the step"""
-_SHOWN = 20
-"""conflicts that an event names; the manifest has all"""
 _FOUND_UNNAMED = ("built-in", "LAUNCHER_CLUSTER", "./cluster.yaml", "the default of ")
 """how origins begin of an inventory that every command finds by itself"""
 _REASONS = {Step.REACH: "NodesUnreachable", Step.SYNC: "SyncFailed", Step.PREPARE: "PrepareFailed",
@@ -56,6 +49,7 @@ class Steps:
         self._view = view
         self._fleet: Fleet | None = None
         self._facts: dict[int, dict[str, Any]] = {}
+        self._collecting = Collecting(plan, folder, tell)
 
     def action(self, step: Step, why: str) -> Callable[[], list[Event]]:
         """What to call for a step; ``why`` as `decide` gave it."""
@@ -370,27 +364,8 @@ class Steps:
         return [{"type": "diagnosis", "failure": to_json(found.failure), "port_race": found.port_race}]
 
     def _collect(self) -> list[Event]:
-        from launcher.outputs import collect
-
         assert self._fleet is not None
-        view = self._view()
-        self._tell({"type": "collecting"})
-        reachable = [rank for rank, node in view.nodes.items() if node.lost_for_good is None]
-        groups = [[rank for rank in group if rank in reachable] for group in view.groups]
-        peers = {rank: self._fleet.links[rank] for rank in reachable}
-        pause = threading.Event()
-        for attempt in range(_COLLECT_TRIES):
-            try:
-                manifest = collect(peers, [g for g in groups if g], self._folder.output, self._plan.spec.collect, self._note)
-                collected = {"type": "collected", "model": str(self._folder.output / "model"), **_summary(manifest)}
-                return [collected, *_lacking(manifest)]
-            except LinkLost as error:
-                if attempt == _COLLECT_TRIES - 1:
-                    raise CollectFailed(f"the outputs could not be fetched: {error.what}", where=error.where) from error
-                self._note(f"{error}; trying again")
-                # The link connects again by itself, at the latest after its longest pause.
-                pause.wait(2.0**attempt)
-        raise AssertionError("unreachable")
+        return self._collecting.collect(self._fleet, self._view())
 
     def _note(self, text: str) -> None:
         self._tell({"type": "note", "message": text})
@@ -403,39 +378,6 @@ def _not_found(names: str, host: str, backend: str) -> NodeUnusable:
         return NodeUnusable(f"there is no {names} in PATH here", where="this machine", next_step=step)
     step = "name the environment that has it with `python:` or `venv:` in cluster.yaml"
     return NodeUnusable(f"no {names} in the PATH of a non-interactive log-in there", where=host, next_step=step)
-
-
-def _lacking(manifest: Manifest) -> list[Event]:
-    """What was asked for and is not here: warnings, and no success when the model is not whole."""
-    missing = manifest.missing()
-    notes = [f"warning: {entry}; it stays there" for entry in missing[:_SHOWN]]
-    if len(missing) > _SHOWN:
-        notes.append(f"warning: {len(missing) - _SHOWN} more stay there; output/model.json names them")
-    events: list[Event] = [{"type": "note", "message": note} for note in notes]
-    if gaps := manifest.gaps():
-        others = f" (and {len(gaps) - 1} more)" if len(gaps) > 1 else ""
-        events.append({"type": "collect failed", "message": f"the model is not whole: {gaps[0]}{others}"})
-    return events
-
-
-def _summary(manifest: Manifest) -> Event:
-    """What of the manifest belongs into an event; model.json has the rest."""
-    left: dict[str, set[str]] = {}
-    unasked: dict[str, set[str]] = {}
-    for entry in manifest.left:
-        left.setdefault(str(entry.node), set()).add(entry.channel)
-        if entry.kind == "unasked":
-            unasked.setdefault(str(entry.node), set()).add(entry.channel)
-    told = [
-        f"{conflict.path}: node {conflict.node}'s was taken, others differ on {conflict.others}"
-        for conflict in manifest.conflicts
-    ]
-    counts = {"files": len(manifest.files), "bytes": sum(file.size for file in manifest.files), "left_files": len(manifest.left)}
-    return {**counts, "conflicts": told[:_SHOWN], "left": _sorted(left), "unasked": _sorted(unasked)}
-
-
-def _sorted(channels: Mapping[str, set[str]]) -> dict[str, list[str]]:
-    return {rank: sorted(names) for rank, names in channels.items()}
 
 
 def _programs(plan: Plan) -> list[str]:

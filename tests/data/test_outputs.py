@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from launcher.agent import outputs
 from launcher.errors import CollectFailed, LinkLost, NodeUnusable
-from launcher.outputs import Manifest, collect, verify
+from launcher.manifest import Manifest, verify
+from launcher.outputs import collect
 from tests.data.peers import FakePeer
 
 CHANNELS = ("model", "tensorboard")

@@ -22,7 +22,7 @@ def test_the_drawn_tree_is_the_tree() -> None:
         depth = len(branch) // 4
         above[depth:] = [name]
         if depth:
-            assert ALL[name].__bases__ == (ALL[above[depth - 1]],)
+            assert ALL[name].__bases__[0] is ALL[above[depth - 1]]
 
 
 def test_an_error_says_what_where_the_last_lines_and_the_next_step() -> None:

@@ -1,0 +1,115 @@
+"""The end of a job's course: bring the outputs here with a manifest of what made them, and publish them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from launcher.errors import CollectFailed, LinkLost, NodeError
+from launcher.model import Plan
+from launcher.policy import View
+from launcher.provenance import provenance
+from launcher.store import Folder
+
+if TYPE_CHECKING:
+    from launcher.fleet import Fleet
+    from launcher.manifest import Manifest
+
+Event = dict[str, Any]
+_TRIES = 4
+_SHOWN = 20
+"""conflicts that an event names; the manifest has all"""
+_ASK_SECONDS = 20.0
+"""how long a node may look for its version of torch"""
+
+
+class Collecting:
+    """What brings the outputs of one job home."""
+
+    def __init__(self, plan: Plan, folder: Folder, tell: Callable[[Event], None]) -> None:
+        self._plan, self._folder, self._tell = plan, folder, tell
+        self.stop = threading.Event()
+        """set when nobody wants what is being published any more"""
+
+    def collect(self, fleet: Fleet, view: View) -> list[Event]:
+        """Bring the channels of all nodes that can be reached here.  Raises CollectFailed."""
+        from launcher.outputs import collect
+
+        self._tell({"type": "collecting"})
+        reachable = [rank for rank, node in view.nodes.items() if node.lost_for_good is None]
+        groups = [[rank for rank in group if rank in reachable] for group in view.groups]
+        peers = {rank: fleet.links[rank] for rank in reachable}
+        made_by = self._made_by(fleet, reachable)
+        pause = threading.Event()
+        for attempt in range(_TRIES):
+            try:
+                channels = self._plan.spec.collect
+                manifest = collect(peers, [g for g in groups if g], self._folder.output, channels, self._note, made_by)
+                collected = {"type": "collected", "model": str(self._folder.output / "model"), **_summary(manifest)}
+                return [collected, *_lacking(manifest)]
+            except LinkLost as error:
+                if attempt == _TRIES - 1:
+                    raise CollectFailed(f"the outputs could not be fetched: {error.what}", where=error.where) from error
+                self._note(f"{error}; trying again")
+                # The link connects again by itself, at the latest after its longest pause.
+                pause.wait(2.0**attempt)
+        raise AssertionError("unreachable")
+
+    def _made_by(self, fleet: Fleet, ranks: list[int]) -> dict[str, Any]:
+        events = self._folder.read_events()
+        reached = [node for event in events if event.get("type") == "reached" for node in event.get("nodes", [])]
+        pythons = {node["rank"]: node.get("python") for node in reached}
+
+        def version(rank: int) -> str | None:
+            """Of the Python that ran the command; a command in an image has another one."""
+            if pythons.get(rank) is None or self._plan.spec.image is not None:
+                return None
+            try:
+                told = fleet.links[rank].ask("outputs_torch", timeout=_ASK_SECONDS, python=pythons[rank]).get("torch")
+            except NodeError:
+                return None
+            return told if isinstance(told, str) and len(told) < 100 else None
+
+        versions = fleet.each(lambda link: version(link.rank), "not every node told its version of torch", ranks)
+        path = self._folder.root / "code.json"
+        code = json.loads(path.read_bytes()) if path.exists() else None
+        return provenance(self._plan, code, events, versions, time.time())
+
+    def _note(self, text: str) -> None:
+        self._tell({"type": "note", "message": text})
+
+
+def _lacking(manifest: Manifest) -> list[Event]:
+    """What was asked for and is not here: warnings, and no success when the model is not whole."""
+    missing = manifest.missing()
+    notes = [f"warning: {entry}; it stays there" for entry in missing[:_SHOWN]]
+    if len(missing) > _SHOWN:
+        notes.append(f"warning: {len(missing) - _SHOWN} more stay there; output/model.json names them")
+    events: list[Event] = [{"type": "note", "message": note} for note in notes]
+    if gaps := manifest.gaps():
+        others = f" (and {len(gaps) - 1} more)" if len(gaps) > 1 else ""
+        events.append({"type": "collect failed", "message": f"the model is not whole: {gaps[0]}{others}"})
+    return events
+
+
+def _summary(manifest: Manifest) -> Event:
+    """What of the manifest belongs into an event; model.json has the rest."""
+    left: dict[str, set[str]] = {}
+    unasked: dict[str, set[str]] = {}
+    for entry in manifest.left:
+        left.setdefault(str(entry.node), set()).add(entry.channel)
+        if entry.kind == "unasked":
+            unasked.setdefault(str(entry.node), set()).add(entry.channel)
+    told = [
+        f"{conflict.path}: node {conflict.node}'s was taken, others differ on {conflict.others}"
+        for conflict in manifest.conflicts
+    ]
+    counts = {"files": len(manifest.files), "bytes": sum(file.size for file in manifest.files), "left_files": len(manifest.left)}
+    return {**counts, "conflicts": told[:_SHOWN], "left": _sorted(left), "unasked": _sorted(unasked)}
+
+
+def _sorted(channels: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    return {rank: sorted(names) for rank, names in channels.items()}

@@ -1,0 +1,113 @@
+"""URIs as fsspec takes them (s3://bucket/key, oss://…, https://…, file:///…): what they mean, and what must not stand in them.
+
+Pure but for `missing_package`, which looks whether a package is installed and imports none but fsspec's list of protocols.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*://")
+_LOCAL = ("file", "local")
+OBJECT_STORES = ("s3", "s3a", "oss", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory")
+"""protocols whose files appear whole or not at all; elsewhere a file is written under another name and renamed"""
+READ_ONLY = ("http", "https", "data", "zip", "tar", "git", "github")
+_SECRET = re.compile(r"token|secret|passw|credential|signature|access.?key|api.?key|\A(?:sig|key|auth)\Z", re.IGNORECASE)
+_MASK = "****"
+
+
+def is_uri(text: str) -> bool:
+    """Whether it begins with a protocol."""
+    return _URI.match(text) is not None
+
+
+def protocol(uri: str) -> str:
+    """`s3` of s3://bucket/key, in small letters."""
+    return uri.partition("://")[0].rpartition("::")[2].lower()
+
+
+def local_path(text: str) -> str | None:
+    """The path on this machine that a text names: a path as it is, that of file:///…; None for any other URI."""
+    if not is_uri(text):
+        return text
+    return unquote(text.partition("://")[2]) if "::" not in text and protocol(text) in _LOCAL else None
+
+
+def join(uri: str, path: str) -> str:
+    """The URI of ``path`` below a folder's."""
+    return f"{uri.rstrip('/')}/{path}" if path else uri
+
+
+def name_of(uri: str) -> str:
+    """The last part of a URI's path, as a file's name."""
+    path = uri.partition("://")[2].split("?")[0].split("#")[0]
+    return unquote(path.rstrip("/").rpartition("/")[2]) or "data"
+
+
+def secret_in(uri: str) -> str | None:
+    """What of a URI must not be written down, in a few words; None where there is nothing."""
+    parts = _split(uri)
+    if parts is None:
+        return None
+    user, colon, _ = parts.netloc.rpartition("@")[0].partition(":")
+    if colon:
+        return "a password"
+    if user and protocol(uri) in ("http", "https"):
+        return "a user or token before the @"
+    odd = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if _SECRET.search(name)]
+    return f"a secret ({odd[0]}=…)" if odd else None
+
+
+def masked(uri: str) -> str:
+    """The URI without what must not be shown."""
+    parts = _split(uri)
+    if parts is None or secret_in(uri) is None:
+        return uri
+    where = parts.netloc.rpartition("@")[2]
+    netloc = f"{_MASK}@{where}" if "@" in parts.netloc else where
+    return parts._replace(netloc=netloc, query=_MASK if parts.query else "").geturl()
+
+
+def _split(uri: str) -> SplitResult | None:
+    try:
+        return urlsplit(uri.rpartition("::")[2])
+    except ValueError:
+        return None
+
+
+def missing_package(uri: str) -> str | None:
+    """Why this machine's Python cannot read such a URI, with the package to install; None where it can."""
+    from importlib.util import find_spec
+
+    from fsspec.registry import known_implementations, registry
+
+    for one in uri.partition("://")[0].lower().split("::"):
+        if one in registry:
+            continue
+        known = known_implementations.get(one)
+        if known is None:
+            usual = ", ".join(name for name in ("s3", "oss", "gs", "https", "file") if name in known_implementations)
+            return f"no such protocol: {one} (there are {usual} and others, see the documentation of fsspec)"
+        package = known["class"].partition(".")[0]
+        if find_spec(package) is None:
+            return f"{one}:// needs the package {package}: pip install {package}"
+    return None
+
+
+def problems(uri: str, writing: bool = False) -> list[str]:
+    """What is wrong with a URI that a job reads or (``writing``) writes, a sentence each; none of them shows a secret."""
+    shown = masked(uri)
+    secret = secret_in(uri)
+    if secret:
+        step = "leave it out: credentials are taken from the environment, ~/.aws and the like"
+        return [f"{shown}: {secret} must not stand in a URI, which is written down; {step}"]
+    if local_path(uri) is not None:
+        path = local_path(uri) or ""
+        return [] if path.startswith("/") else [f"{shown}: write file:///absolute/path"]
+    if writing and protocol(uri) in READ_ONLY:
+        return [f"{shown}: nothing can be written to {protocol(uri)}://"]
+    if not uri.partition("://")[2].strip("/"):
+        return [f"{shown}: it names no bucket or path"]
+    missing = missing_package(uri)
+    return [f"{shown}: {missing}"] if missing else []

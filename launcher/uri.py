@@ -80,7 +80,7 @@ def missing_package(uri: str) -> str | None:
     """Why this machine's Python cannot read such a URI, with the package to install; None where it can."""
     from importlib.util import find_spec
 
-    from fsspec.registry import known_implementations, registry
+    from fsspec.registry import get_filesystem_class, known_implementations, registry
 
     for one in uri.partition("://")[0].lower().split("::"):
         if one in registry:
@@ -90,7 +90,13 @@ def missing_package(uri: str) -> str | None:
             usual = ", ".join(name for name in ("s3", "oss", "gs", "https", "file") if name in known_implementations)
             return f"no such protocol: {one} (there are {usual} and others, see the documentation of fsspec)"
         package = known["class"].partition(".")[0]
-        if find_spec(package) is None:
+        if package == "fsspec":
+            # It brings the class, which may need more.
+            try:
+                get_filesystem_class(one)
+            except ImportError as error:
+                return f"{one}:// cannot be read: {error}"
+        elif find_spec(package) is None:
             return f"{one}:// needs the package {package}: pip install {package}"
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,14 +62,9 @@ def not_shared(plan: Plan, root: str, facts: Mapping[int, Mapping[str, Any]]) ->
 def last_grace(plan: Plan) -> float:
     """Seconds between TERM and KILL once Slurm ends the allocation: Slurm's own KILL comes KillWait after its TERM."""
     try:
-        return min(plan.spec.grace, max(1.0, _kill_wait() - _LAST_SECONDS))
+        return min(plan.spec.grace, max(1.0, ask.kill_wait() - _LAST_SECONDS))
     except SlurmSilent:
         return plan.spec.grace
-
-
-@functools.cache
-def _kill_wait() -> int:
-    return ask.kill_wait()
 
 
 def grace_note(plan: Plan) -> str | None:
@@ -79,7 +73,7 @@ def grace_note(plan: Plan) -> str | None:
     if left >= plan.spec.grace:
         return None
     return (
-        f"when Slurm ends the allocation it kills everything {_kill_wait()} s after TERM (KillWait): "
+        f"when Slurm ends the allocation it kills everything {ask.kill_wait()} s after TERM (KillWait): "
         f"the grace will be {left:g} s then, not {plan.spec.grace:g} s"
     )
 

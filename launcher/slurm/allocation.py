@@ -60,10 +60,10 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         return None
     refuse_heterogeneous(environ, f"of {environ.get('SLURM_HET_SIZE')} components; a launcher job cannot span them")
     problems: list[str] = []
-    names = _names(environ, problems)
+    names = node_names(environ, ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES"), problems)
     cpus = _cpus(environ, len(names), problems)
     given = _gpus(environ, job_id, names, problems)
-    restarts = _number(environ, "SLURM_RESTART_COUNT", problems)
+    restarts = number(environ, "SLURM_RESTART_COUNT", problems)
     if problems:
         raise UsageError(f"the environment of Slurm job {job_id} cannot be read", problems=problems)
     nodes = tuple(AllocatedNode(name, count, gpu.count, gpu.type) for name, count, gpu in zip(names, cpus, given, strict=True))
@@ -113,23 +113,28 @@ def counts(text: str) -> list[int]:
     return numbers
 
 
-def _names(environ: Mapping[str, str], problems: list[str]) -> list[str]:
-    text = environ.get("SLURM_JOB_NODELIST", "")
+def node_names(environ: Mapping[str, str], variables: tuple[str, str], problems: list[str]) -> list[str]:
+    """The nodes of a job or a step; ``variables`` have their list, and how many they are.  Notes what cannot be read."""
+    listed, counted = variables
+    text = environ.get(listed, "")
     try:
         names = hostlist.expand(text)
     except ValueError as error:
-        problems.append(f"SLURM_JOB_NODELIST: {error}")
+        problems.append(f"{listed}: {error}")
         return []
-    told = _number(environ, "SLURM_JOB_NUM_NODES", problems)
+    told = number(environ, counted, problems)
     if told is not None and told != len(names):
-        problems.append(f"SLURM_JOB_NUM_NODES={told}, but SLURM_JOB_NODELIST={text} has {len(names)}")
+        problems.append(f"{counted}={told}, but {listed}={text} has {len(names)} nodes")
     return names
 
 
-def _number(environ: Mapping[str, str], name: str, problems: list[str]) -> int | None:
+def number(environ: Mapping[str, str], name: str, problems: list[str]) -> int | None:
+    """The value of a variable, None where it is not set; notes what is no number."""
     text = environ.get(name)
-    if text is None or (text.isascii() and text.isdigit()):
-        return None if text is None else int(text)
+    if not text:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
     problems.append(f"{name}={text} is no number")
     return None
 

@@ -7,6 +7,7 @@ is away says nothing about a job.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -268,9 +269,15 @@ def _spared() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@functools.cache
+def configuration() -> str:
+    """All of `scontrol show config`, asked for once by a process.  SlurmSilent without an answer."""
+    return _run(["scontrol", "show", "config"])
+
+
 def config(key: str) -> str | None:
-    """One value of `scontrol show config`, such as KillWait; None when Slurm has none.  SlurmSilent without an answer."""
-    found = re.search(rf"^{re.escape(key)}\s*= (.*)$", _run(["scontrol", "show", "config"]), re.MULTILINE)
+    """One value of the configuration, such as KillWait; None when Slurm has none.  SlurmSilent without an answer."""
+    found = re.search(rf"^{re.escape(key)}\s*= (.*)$", configuration(), re.MULTILINE)
     value = found[1].strip() if found else "(null)"
     return None if value in ("(null)", "") else value
 

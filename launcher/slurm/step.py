@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.errors import UsageError
-from launcher.slurm import gpus, hostlist
-from launcher.slurm.allocation import counts, refuse_heterogeneous, step
+from launcher.slurm import gpus
+from launcher.slurm.allocation import counts, node_names, number, refuse_heterogeneous, step
 
 _HOW = "start it as `srun -N NODES --ntasks-per-node=1 launcher exec -- COMMAND`"
 
@@ -43,32 +43,16 @@ def task(environ: Mapping[str, str]) -> Task:
         raise UsageError("this is no task of an srun step, so there is no rank to be worked out", next_step=_HOW)
     refuse_heterogeneous(environ, "and the nodes of its steps have no order that all tasks agree on")
     problems: list[str] = []
-    nodes = _nodes(environ, problems)
+    nodes = node_names(environ, ("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES"), problems)
     _refuse_several(environ, problems)
     name = environ.get("SLURMD_NODENAME", "")
     if nodes and name not in nodes:
         problems.append(f"SLURMD_NODENAME={name} is none of the step's nodes, {environ['SLURM_STEP_NODELIST']}")
     count = _gpus(environ, problems)
-    restarts = environ.get("SLURM_RESTART_COUNT") or "0"
-    if not restarts.isdigit():
-        problems.append(f"SLURM_RESTART_COUNT={restarts} is no number")
+    restarts = number(environ, "SLURM_RESTART_COUNT", problems)
     if problems:
         raise UsageError(f"step {step_id} of Slurm job {job_id} cannot be used", problems=problems, next_step=_HOW)
-    return Task(job_id, step_id, int(restarts), tuple(nodes), nodes.index(name), count)
-
-
-def _nodes(environ: Mapping[str, str], problems: list[str]) -> list[str]:
-    try:
-        nodes = hostlist.expand(environ.get("SLURM_STEP_NODELIST", ""))
-    except ValueError as error:
-        problems.append(f"SLURM_STEP_NODELIST: {error}")
-        return []
-    told = environ.get("SLURM_STEP_NUM_NODES")
-    if told not in (None, str(len(nodes))):
-        problems.append(
-            f"SLURM_STEP_NUM_NODES={told}, but SLURM_STEP_NODELIST={environ['SLURM_STEP_NODELIST']} has {len(nodes)} nodes"
-        )
-    return nodes
+    return Task(job_id, step_id, restarts or 0, tuple(nodes), nodes.index(name), count)
 
 
 def _refuse_several(environ: Mapping[str, str], problems: list[str]) -> None:

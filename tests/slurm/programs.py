@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from launcher.slurm import ask
+
 INVALID = "slurm_load_jobs error: Invalid job id specified"
 AWAY = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 NO_ACCOUNTING = "Slurm accounting storage is disabled"
@@ -20,7 +22,8 @@ class Programs:
         self.environ = {"PATH": f"{self._bin}:{os.environ['PATH']}"}
 
     def says(self, name: str, out: str = "", *, err: str = "", status: int = 0) -> None:
-        """Put a program there, or another one in its place."""
+        """Put a program there, or another one in its place; what is asked for once is asked for again."""
+        ask.configuration.cache_clear()
         for stream, text in (("out", out), ("err", err)):
             (self.folder / f"{name}.{stream}").write_text(text)
         script = (

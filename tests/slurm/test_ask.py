@@ -170,6 +170,7 @@ def test_configuration_is_read_as_values(programs: Programs) -> None:
     assert ask.config("ClusterName") == "lab"
     assert ask.config("PrologFlags") is None and ask.config("Nothing") is None
     assert (ask.kill_wait(), ask.srun_port_range()) == (30, (60001, 63000))
+    assert programs.calls("scontrol") == ["show config"], "one question for all of them"
     programs.says("scontrol", "SrunPortRange           = 0-0\n")
     assert (ask.kill_wait(), ask.srun_port_range()) == (30, None)
 

@@ -123,7 +123,6 @@ def test_the_grace_ends_before_slurms_own(
     """KillWait after its TERM Slurm kills; what does not fit is told."""
     programs.says("scontrol", "KillWait                = 10 sec\n")
     monkeypatch.setenv("PATH", programs.environ["PATH"])
-    allocated._kill_wait.cache_clear()
     plan = Plan("job", JobSpec(Command(shell="true"), grace=grace), "slurm", "lab", (), "none", allocation="7")
     assert allocated.last_grace(plan) == left
     assert (allocated.grace_note(plan) is None) == (left == grace)

@@ -60,29 +60,31 @@ def parse_hosts(text: str, option: str = "--hosts") -> tuple[Host, ...]:
     return tuple(hosts)
 
 
-def select_hosts(cluster: Cluster, hosts: str | None = None, exclude: str | None = None) -> Cluster:
+def select_hosts(cluster: Cluster, hosts: str | None = None, exclude: str | None = None, whole: str | None = None) -> Cluster:
     """The cluster reduced to what --hosts and --exclude leave of it.
 
     ``hosts`` picks by name, ranges allowed, and its order is the order of node ranks: the first one named is node 0.
     Where there is no inventory (the built-in local cluster), it is the inventory, and the backend is ssh.  ``exclude``
-    takes hosts away by name.  UsageError lists every unknown name with a suggestion, and says so when no host is left.
+    takes hosts away by name.  UsageError lists every unknown name with a suggestion, and says so when no host is left;
+    ``whole`` is its word for what is chosen from, where that is no inventory.
     """
     if hosts is not None and cluster.path is None and not cluster.hosts:
         cluster = dataclasses.replace(cluster, name="--hosts", backend="ssh", hosts=parse_hosts(hosts))
         hosts = None
     problems: list[str] = []
     known = {host.name: host for host in cluster.hosts}
-    picked = list(known) if hosts is None else _names(hosts, "--hosts", known, problems)
-    dropped = set() if exclude is None else set(_names(exclude, "--exclude", known, problems))
+    where = whole or "the inventory"
+    picked = list(known) if hosts is None else _names(hosts, "--hosts", known, where, problems)
+    dropped = set() if exclude is None else set(_names(exclude, "--exclude", known, where, problems))
     problems += [f"--hosts: {name}: named twice" for name, times in Counter(picked).items() if times > 1]
     left = tuple(known[name] for name in picked if name not in dropped)
     if not left and not problems and (hosts is not None or exclude is not None):
         problems.append("no host is left after --hosts and --exclude")
-    complain(f"the hosts cannot be chosen from the inventory {cluster.name}", problems)
+    complain(f"the hosts cannot be chosen from {whole or f'the inventory {cluster.name}'}", problems)
     return dataclasses.replace(cluster, hosts=left)
 
 
-def _names(text: str, option: str, known: Mapping[str, Host], problems: list[str]) -> list[str]:
+def _names(text: str, option: str, known: Mapping[str, Host], where: str, problems: list[str]) -> list[str]:
     """The known names among those that ``text`` stands for; each other one becomes a problem."""
     names: list[str] = []
     parts = split_list(text)
@@ -94,7 +96,7 @@ def _names(text: str, option: str, known: Mapping[str, Host], problems: list[str
         except ValueError as error:
             problems.append(f"{option}: {part}: {error}")
     listed = ", ".join(known) if len(known) <= 12 else f"{len(known)} hosts"
-    there = f"the inventory has {listed or 'no hosts'}"
+    there = f"{where} has {listed or 'no hosts'}"
     unknown = [name for name in names if name not in known]
     problems += [f"{option}: {name}: no host of that name; {there}{did_you_mean(name, known)}" for name in unknown]
     return [name for name in names if name in known]

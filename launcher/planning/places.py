@@ -64,7 +64,8 @@ def cluster_of(settings: Settings, environment: Mapping[str, str]) -> Cluster:
     cluster = find_cluster(settings)
     backend = settings.get("backend")
     if environment.get("SLURM_JOB_ID") and (backend or (cluster.backend if cluster.path else "slurm")) == "slurm":
-        return select_hosts(_allocated(settings, cluster, environment), settings.get("hosts"), settings.get("exclude"))
+        given = _allocated(settings, cluster, environment)
+        return select_hosts(given, settings.get("hosts"), settings.get("exclude"), settings.origins["allocation"])
     if backend and backend != cluster.backend:
         if backend == "ssh" and not cluster.hosts and settings.get("hosts") is None:
             step = "name the machines: --cluster FILE, --hostfile FILE or --hosts a,b"
@@ -117,10 +118,11 @@ def nodes_of(settings: Settings, cluster: Cluster, warnings: list[str]) -> tuple
         settings.origins["nodes"] = f"all hosts that {' and '.join(picked)} leave" if picked else whole
     if asked is not None and asked > len(hosts):
         kind = f" with instance_type {label}" if label and len(hosts) != len(cluster.hosts) else ""
-        problems = [f"{host.name} ({host.address})" for host in hosts]
-        have = f"{settings.origins['allocation']} has" if settings.allocation else "there are"
+        problems = [host.name if settings.allocation else f"{host.name} ({host.address})" for host in hosts]
+        have, noun = (f"{settings.origins['allocation']} has", "node") if settings.allocation else ("there are", "host")
         step = "ask for fewer, or Slurm for more" if settings.allocation else "ask for fewer, or add hosts"
-        raise UsageError(f"--nodes {asked}, but {have} {len(hosts)} hosts{kind}", problems=problems, next_step=step)
+        what = f"--nodes {asked}, but {have} {len(hosts)} {noun}{'s' * (len(hosts) != 1)}{kind}"
+        raise UsageError(what, problems=problems, next_step=step)
     chosen = hosts[: asked or len(hosts)]
     return tuple(Node(rank, _here(host) if cluster.backend == "local" else host) for rank, host in enumerate(chosen))
 

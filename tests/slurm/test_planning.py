@@ -64,8 +64,10 @@ def test_the_first_nodes_or_those_that_are_named(programs: Programs) -> None:
     assert [node.host.name for node in planned(programs, nodes=2).plan.nodes] == ["n-three", "m1"]
     assert [node.host.name for node in planned(programs, hosts="m2,n-three").plan.nodes] == ["m2", "n-three"]
     assert [node.host.name for node in planned(programs, exclude="m[1-2]").plan.nodes] == ["n-three"]
-    assert "--nodes 4, but the Slurm allocation 7 has 3 hosts" in refusal(programs, nodes=4)
-    assert "m9: no host of that name" in refusal(programs, hosts="m9")
+    assert "--nodes 4, but the Slurm allocation 7 has 3 nodes\n    n-three\n    m1\n    m2\n" in refusal(programs, nodes=4)
+    told = refusal(programs, hosts="m9")
+    assert "the hosts cannot be chosen from the Slurm allocation 7" in told
+    assert "--hosts: m9: no host of that name; the Slurm allocation 7 has n-three, m1, m2" in told and "inventory" not in told
 
 
 def test_what_is_said_wins_over_the_allocation(programs: Programs, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS: list[set[str]] = [
-    {"errors", "keep", "agent", "status", "uri"},
+    {"errors", "keep", "agent", "status", "uri", "environments"},
     {"view", "model", "hyperparameters", "code", "ignore", "rsync", "slurm", "torchrun", "transports", "objects"},
     {"cluster", "store", "manifest", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
     {"planning", "bootstrap", "link", "fleet", "incoming", "outputs", "publish", "provenance", "diagnosis", "feed", "backends",

@@ -19,7 +19,7 @@ def machine(root):
     space = os.statvfs(root)
     return {
         "hostname": socket.gethostname(),
-        "user": _user(),
+        "user": user(),
         "uid": os.getuid(),
         "boot_id": procs.boot_id(),
         "python_version": ".".join(map(str, sys.version_info[:3])),
@@ -48,7 +48,8 @@ def which(program, path=None):
     return None
 
 
-def _user():
+def user():
+    """The log-in name, or the number where it has no entry."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -125,7 +126,7 @@ def lingering() -> bool:
 
 
 def _linger_marked():
-    return os.path.exists("/var/lib/systemd/linger/" + _user())
+    return os.path.exists("/var/lib/systemd/linger/" + user())
 
 
 def _runtime_dir():
@@ -179,9 +180,9 @@ def _login_section(path):
 
 
 def _applies(settings):
-    user = _user()
+    name = user()
     only = settings["killonlyusers"].split()
-    return _yes(settings["killuserprocesses"]) and user not in settings["killexcludeusers"].split() and (not only or user in only)
+    return _yes(settings["killuserprocesses"]) and name not in settings["killexcludeusers"].split() and (not only or name in only)
 
 
 def _yes(text):

@@ -6,7 +6,7 @@ Runs on the nodes: standard library only, Python 3.8.
 import os
 import time
 
-from launcher.agent import procs, supervise, wire
+from launcher.agent import container, procs, supervise, wire
 from launcher.agent.watch import POLL_SECONDS, Watch
 
 _DIRECTORY_SECONDS = 0.2
@@ -98,7 +98,7 @@ class Follower:
         self._alone_since = self._alone_since or now
         if now - self._alone_since >= _LOST_SECONDS:
             kind = "rebooted" if self._spool.rebooted(self._attempt) else "agent lost"
-            left = procs.end(lambda: supervise.orphans(self._spool, self._marks), procs.reap)
+            left = container.end(self._spool, lambda: supervise.orphans(self._spool, self._marks), procs.reap)
             try:
                 self._spool.append("outcome", self._attempt, kind=kind, exit_code=None, signal=None, survivors=left)
             except OSError as error:

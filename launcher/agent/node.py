@@ -103,6 +103,7 @@ def _order(session, spool, request):
         "marks": request["marks"],
         "umask": _umask(),
         "grace": request.get("grace", 0),
+        "stop": request.get("stop"),
     }
 
 
@@ -194,6 +195,8 @@ def warn(session, request):
 
 def sweep(session, request):
     """End every process that carries the job's marks or was below its agent, and remove the job's directory when asked to."""
+    from launcher.agent import container
+
     marks, job = request["marks"], session.layout.job(session.job)
     ranks = [os.path.join(job, entry) for entry in _entries(job) if entry.startswith("rank-")]
     spools = [Spool(os.path.join(rank, entry)) for rank in ranks for entry in _entries(rank) if entry.startswith("spool")]
@@ -203,6 +206,8 @@ def sweep(session, request):
 
     victims = ours()
     left = procs.end(ours, lambda: None) if victims else []
+    if any([container.remove(spool) for spool in spools]):
+        left = procs.end(ours, lambda: None)
     if request.get("remove"):
         _remove(job)
     return {"ended": victims, "left": left}

@@ -9,6 +9,10 @@ import os
 
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _PIDFD_OPEN = 434
+RUNTIMES = frozenset(
+    ["docker-init", "tini", "catatonit", "dumb-init", "apptainer", "singularity", "starter", "starter-suid", "appinit", "sinit"]
+)
+"""what stands above a command in a container: it hands TERM on to one process alone, or not at all"""
 SHELLS = frozenset(["sh", "dash", "bash", "ash", "busybox", "zsh", "ksh", "mksh", "fish", "tcsh", "csh"])
 
 
@@ -128,9 +132,10 @@ def top_processes(pid):
     found, todo = [], [pid]
     while todo:
         one = todo.pop()
-        found.append(one)
-        if name(one) in SHELLS:
-            todo.extend(children(one))
+        below = children(one) if name(one) in SHELLS | RUNTIMES else []
+        if not below or name(one) not in RUNTIMES:
+            found.append(one)
+        todo.extend(below)
     # Children first: a shell that is told first may end, or start its next line, before its child hears of it.
     return found[::-1]
 
@@ -143,15 +148,15 @@ def catches(pid, number):
     return False
 
 
-def listeners(pid, number):
-    """(those that catch the signal, those above them that do not) from a process downwards.
+def listeners(pids, number):
+    """(those that catch the signal, those above them that do not) from some processes downwards.
 
     Shells are passed by, and below a process that catches it nobody is looked for: its children have inherited the handler.
     """
-    told, untold, todo = [], [], [pid]
+    told, untold, todo = [], [], list(pids)
     while todo:
         one = todo.pop()
-        if name(one) in SHELLS:
+        if name(one) in SHELLS | RUNTIMES:
             todo.extend(children(one))
         elif catches(one, number):
             told.append(one)

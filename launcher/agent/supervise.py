@@ -14,7 +14,7 @@ import select
 import sys
 import time
 
-from launcher.agent import procs
+from launcher.agent import container, procs
 from launcher.agent.spool import Spool, family, record_family, warning
 from launcher.agent.watch import ARRIVED, Watch
 from launcher.agent.wire import raw
@@ -89,8 +89,13 @@ def _clean_up_after(order, spool, find=None):
     attempt = order["attempt"]
     if spool.outcome(attempt) is not None:
         return
-    left = procs.end(find or (lambda: procs.descendants(os.getpid())), procs.reap)
+    left = container.end(spool, find or (lambda: _below_us(order)), procs.reap)
     spool.append("outcome", attempt, kind="agent lost", exit_code=None, signal=None, survivors=left)
+
+
+def _below_us(order):
+    """Pids of the command and of all that belongs to it, wherever it runs."""
+    return container.below(os.getpid(), order["marks"]) if order.get("stop") else procs.descendants(os.getpid())
 
 
 def orphans(spool, marks):
@@ -199,6 +204,7 @@ class Supervisor:
         os.makedirs(self.spool.rank_logs(self.attempt), exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         logs = [os.open(os.path.join(self.spool.path, name), flags, 0o600) for name in ("stdout.log", "stderr.log")]
+        container.record(self.spool, self.order)
         try:
             self.pid = start_command(self.order, *logs)
         except OSError as error:
@@ -207,7 +213,8 @@ class Supervisor:
             return False
         for fd in logs:
             os.close(fd)
-        self.workers = Workers(self.pid, lambda kind, **details: self.spool.append(kind, self.attempt, **details))
+        marks = self.marks if self.order.get("stop") else None
+        self.workers = Workers(self.pid, lambda kind, **details: self.spool.append(kind, self.attempt, **details), marks)
         self.spool.append("started", self.attempt, pid=self.pid, agent=os.getpid(), warden=self.warden)
         self.tell("+%d" % self.pid)
         return True
@@ -240,6 +247,7 @@ class Supervisor:
                 self.status = status
                 self.workers.gather()
                 self.spool.append("exited", self.attempt, **_meaning(status))
+                container.remove(self.spool, certain=os.WIFEXITED(status))
                 # Slurm's TERM goes to one process after the other, and may not have come to us yet.
                 told = in_step() and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
                 # A shell dies of it at once, and what it has started may be writing its checkpoint.
@@ -247,7 +255,7 @@ class Supervisor:
                 self.stop(left if self.grace is None else self.grace, "leftover", told)
 
     def below(self):
-        return [pid for pid in procs.descendants(os.getpid()) if pid != self.helper]
+        return [pid for pid in _below_us(self.order) if pid != self.helper]
 
     def look_after_warden(self):
         """A dead warden is replaced by a child of ours, which knows the others by `family` and by their marks."""
@@ -309,7 +317,7 @@ class Supervisor:
             alive = self.below()
             if alive:
                 self.spool.append("stopping", self.attempt, grace=grace, reason=reason)
-            top = procs.top_processes(self.pid) if self.status is None else alive
+            top = self.workers.tops() if self.status is None else alive
             if told or self.all_told:
                 self.told.update(alive)
             procs.send([pid for pid in top if pid in alive and pid not in self.told], signal.SIGTERM)
@@ -321,7 +329,7 @@ class Supervisor:
         if self.deadline is None or time.monotonic() < self.deadline or not self.below():
             return
         self.spool.append("killing", self.attempt, pids=self.below())
-        self.survivors = procs.end(self.below, self.reap)
+        self.survivors = container.end(self.spool, self.below, self.reap)
         if self.survivors:
             self.finish()
 

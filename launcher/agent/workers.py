@@ -10,7 +10,7 @@ import os
 import select
 import time
 
-from launcher.agent import procs
+from launcher.agent import container, procs
 
 _FIRST_LOOK, _SLOWEST = 0.1, 2.0
 
@@ -18,9 +18,11 @@ _FIRST_LOOK, _SLOWEST = 0.1, 2.0
 class Workers:
     """Looks for workers ever more rarely while nothing changes, and tells of each one's end at once."""
 
-    def __init__(self, command, tell):
+    def __init__(self, command, tell, marks=None):
+        """``marks``: the command is a container's client, whose processes are known by them."""
         self._command = command
         self._tell = tell
+        self._marks = marks
         self._alive = {}
         self._seen = set()
         self._pause = _FIRST_LOOK
@@ -38,7 +40,7 @@ class Workers:
         self.gather()
         if time.monotonic() < self._due:
             return None
-        below = procs.descendants(self._command)
+        below = self._below()
         self._pause = _FIRST_LOOK if self._find(below) else min(self._pause * 1.5, _SLOWEST)
         self._due = time.monotonic() + self._pause
         return below
@@ -49,18 +51,28 @@ class Workers:
         Where the command starts ``ranks``, nobody else is meant; else the topmost processes below shells are, too.
         """
         self.gather()
-        self._find(procs.descendants(self._command))
+        self._find(self._below())
         told, untold = [], []
         for _, worker in self._alive.values():
-            hearing = procs.listeners(worker["pid"], number)[0]
+            hearing = procs.listeners([worker["pid"]], number)[0]
             procs.send(hearing, number)
             (told if hearing else untold).append(worker)
         if not told and not untold and not ranks:
-            hearing, deaf = procs.listeners(self._command, number)
+            hearing, deaf = procs.listeners(self._roots(), number)
             procs.send(hearing, number)
             told = [{"pid": pid, "name": procs.name(pid)} for pid in hearing]
             untold = [{"pid": pid, "name": procs.name(pid)} for pid in deaf if not hearing]
         return told, untold
+
+    def tops(self):
+        """The processes of the command that a polite TERM is for."""
+        return container.tops(self._command, self._marks) if self._marks else procs.top_processes(self._command)
+
+    def _below(self):
+        return container.below(self._command, self._marks) if self._marks else procs.descendants(self._command)
+
+    def _roots(self):
+        return self._marks and container.roots(self._command, self._marks) or [self._command]
 
     def gather(self):
         """Note the workers that have ended since the last time."""

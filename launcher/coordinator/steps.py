@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from launcher import environ, torchrun
-from launcher.coordinator import allocated, master
+from launcher.coordinator import allocated, environment, master
 from launcher.coordinator.collecting import Collecting
 from launcher.coordinator.prepare import Work, prepare
 from launcher.coordinator.progress import Progress
@@ -163,7 +163,9 @@ class Steps:
             return [{"type": "reached", "nodes": []}]
         total = len(self._plan.nodes)
         count = Progress(lambda done, _: self._tell({"type": "progress", "step": "reach", "done": done, "total": total}), total)
-        asked = {"programs": _programs(self._plan), "no_code": not self._folder.code.is_dir()}
+        # What an image brings is looked for inside, once the code is there.
+        programs = [] if environment.wanted(self._plan) else environment.programs(self._plan)
+        asked = {"programs": list(programs), "no_code": not self._folder.code.is_dir()}
         self._facts = self._fleet.reach(asked, lambda rank: count.update(rank, 1, 1))
         self._check(self._facts)
         nodes = [self._reached_node(rank) for rank in sorted(self._facts)]
@@ -186,7 +188,8 @@ class Steps:
         if unseen is not None:
             raise unseen
         missing = {rank: [name for name, path in told["programs"].items() if path is None] for rank, told in facts.items()}
-        no_python = {rank for rank, told in facts.items() if self._plan.spec.command.script is not None and not told["python"]}
+        needs_python = self._plan.spec.command.script is not None and not environment.wanted(self._plan)
+        no_python = {rank for rank, told in facts.items() if needs_python and not told["python"]}
         doomed = {rank for rank, told in facts.items() if told["logout"].get("kill")} if self._plan.detached else set()
 
         def complain(link: Any) -> None:
@@ -296,9 +299,11 @@ class Steps:
         place = environ.Place(facts, nproc, view.interfaces.get(rank), (view.prepared or {}).get(rank, {}))
         settings = {k: v for k, v in torchrun.settings(self._plan.spec.grace, "").items() if k != "PET_LOG_DIR"}
         orders = environ.orders(self._plan, node, place, view.master, self._user_environment(rank), settings)
-        argv = _argv(self._plan, rank, str(facts["python"]), view.master, nproc)
-        environment = {"env": orders.settings, "defaults": orders.defaults, "drop": list(orders.drop)}
-        return {"argv": argv, **environment, "bin": facts["bin"], "grace": self._plan.spec.grace}
+        image = place.prepared.get("image", {})
+        argv = _argv(self._plan, rank, str(image.get("python") or facts["python"]), view.master, nproc)
+        there = environment.place_of(self._plan, rank, facts, image, attempt=view.attempt)
+        start = environment.inside(self._plan, there, environment.Start(argv, orders, facts["bin"]))
+        return {**start.request(), "grace": self._plan.spec.grace}
 
     def _user_environment(self, rank: int) -> dict[str, str]:
         """The real values for one node: its host's own of cluster.yaml, and over them what the person set for the job."""
@@ -378,15 +383,6 @@ def _not_found(names: str, host: str, backend: str) -> NodeUnusable:
         return NodeUnusable(f"there is no {names} in PATH here", where="this machine", next_step=step)
     step = "name the environment that has it with `python:` or `venv:` in cluster.yaml"
     return NodeUnusable(f"no {names} in the PATH of a non-interactive log-in there", where=host, next_step=step)
-
-
-def _programs(plan: Plan) -> list[str]:
-    """Programs that must be in PATH on every node for the command to begin; only what is certain is asked."""
-    command = plan.spec.command
-    if command.argv is not None:
-        return [] if "/" in command.argv[0] else [command.argv[0]]
-    first = (command.shell or "").split()[:1]
-    return first if first and first[0] in ("torchrun", "python", "python3") else []
 
 
 def _argv(plan: Plan, rank: int, python: str, address: tuple[str, int], nproc: int) -> list[str]:

@@ -1,0 +1,176 @@
+"""The part of `prepare` that finds the job's image on every node, and the command as it runs inside.
+
+All nodes at once, and before anything starts: a runtime that does not answer, an image that cannot be had, a program
+that is not in it are sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from launcher import environments
+from launcher.environ import Orders
+from launcher.environments import Environment, Place, Wrapped
+from launcher.errors import LauncherError, NodesFailed, NodeUnusable
+from launcher.model import Plan
+
+if TYPE_CHECKING:
+    from launcher.coordinator.prepare import Made, Work
+
+_SECONDS = 120
+"""how long a container may take to start and look around"""
+_MARK = "launcher-found:"
+_LOOK = f'for program; do echo "{_MARK}$program=$(command -v "$program")"; done'
+_STEPS = {
+    "venv": "make it there, or name another: --image venv:/path",
+    "conda": "name one that is there: --image conda:NAME",
+    "module": "`module avail`, on that node, lists what there is",
+    "docker": "install docker there and let this user use it (group docker); `docker pull`, or `docker load`, brings an image",
+    "podman": "install podman there; `podman pull`, or `podman load`, brings an image",
+    "apptainer": "install apptainer there; `apptainer pull` makes an image file",
+}
+"""what to do about an environment that is not there"""
+
+
+def environment_of(plan: Plan) -> Environment | None:
+    """The environment of a job's command; None: the node's own."""
+    return environments.parse(plan.spec.image) if plan.spec.image else None
+
+
+def wanted(plan: Plan, folder: object = None) -> bool:
+    """Whether there is anything to look for; what pyxis brings is there with the step."""
+    environment = environment_of(plan)
+    return environment is not None and environment.kind != "pyxis"
+
+
+def make(work: Work) -> Made:
+    """{rank: {"image": what is known of it there}}; raises NodesFailed, or a NodeUnusable."""
+    environment = environment_of(work.plan)
+    assert environment is not None
+    # Simulated nodes are one machine.
+    ranks = [0] if work.plan.backend == "local" else sorted(work.facts)
+    request = {"kind": environment.kind, "name": environment.name, "programs": list(programs(work.plan))}
+    complaint = f"{work.plan.spec.image} cannot be used on every node"
+    try:
+        found = work.fleet.ask_all("environment_find", complaint, dict.fromkeys(ranks, request))
+        if environment.contained:
+            found = _look_inside(work, environment, found)
+    except (NodeUnusable, NodesFailed) as error:
+        raise _advised(error, environment) from None
+    _check(work, found)
+    if len({told.get("id") for told in found.values()}) > 1:
+        work.note(f"warning: {environment.name} is not the same image on every node; `{environment.kind} pull` there makes it so")
+    return {rank: {"image": {**found[rank if rank in found else 0], **_logs(work, rank)}} for rank in work.facts}
+
+
+def _logs(work: Work, rank: int) -> dict[str, str]:
+    """Where the node's agent reads the logs of ranks (launcher.agent.layout)."""
+    requeue = f"-{work.plan.requeue}" if work.plan.requeue else ""
+    return {"logs": f"{work.facts[rank]['job_dir']}/rank-{rank}/spool{requeue}/ranks"}
+
+
+def _look_inside(work: Work, environment: Environment, found: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """With what a first container of the image, in all like the command's, has in its PATH."""
+    names = list(dict.fromkeys(["python3", "python", *programs(work.plan)]))
+    requests: dict[int, Mapping[str, Any]] = {}
+    for rank, told in found.items():
+        place = place_of(work.plan, rank, work.facts[rank], told, purpose="look")
+        wrapped = environments.wrap(environment, ["/bin/sh", "-c", _LOOK, "sh", *names], work.environment(rank), place)
+        requests[rank] = run_request(wrapped, _SECONDS)
+    answers = work.fleet.ask_all("environment_run", "the image cannot be used on every node", requests)
+    complete: dict[int, dict[str, Any]] = {}
+    errors = []
+    for rank, answer in answers.items():
+        lines = [line.removeprefix(_MARK) for line in str(answer["stdout"]).splitlines() if line.startswith(_MARK)]
+        paths = {name: path or None for name, _, path in (line.partition("=") for line in lines)}
+        complete[rank] = {**found[rank], "python": paths.get("python3") or paths.get("python"), "programs": paths}
+        if not paths:
+            said = str(answer["stderr"]).strip().splitlines()[-5:]
+            what = f"no container of the image {environment.name} can be started"
+            errors.append(NodeUnusable(what, where=_where(work, rank), lines=said))
+    if errors:
+        raise errors[0] if len(errors) == 1 else NodesFailed("the image cannot be used on every node", errors)
+    return complete
+
+
+def _check(work: Work, found: Mapping[int, Mapping[str, Any]]) -> None:
+    """The interpreter and the programs that the command begins with are inside; raises NodeErrors where one is not."""
+    image = work.plan.spec.image
+    errors = []
+    for rank, told in found.items():
+        needed = {name: told["programs"].get(name) for name in programs(work.plan)}
+        if work.plan.spec.command.script is not None:
+            needed["python3"] = told["python"]
+        missing = [name for name, path in needed.items() if not path]
+        if missing:
+            what = f"there is no {', '.join(missing)} in {image}"
+            errors.append(NodeUnusable(what, where=_where(work, rank), next_step="name an image that has it, or its path"))
+    if errors:
+        raise errors[0] if len(errors) == 1 else NodesFailed(f"{image} lacks what the command needs", errors)
+
+
+def _where(work: Work, rank: int) -> str:
+    return "this machine" if work.plan.backend == "local" else work.plan.nodes[rank].host.name
+
+
+def _advised(error: LauncherError, environment: Environment) -> LauncherError:
+    """The same error, with what to do."""
+    for one in error.errors if isinstance(error, NodesFailed) else [error]:
+        one.next_step = one.next_step or _STEPS[environment.kind]
+    return error
+
+
+def programs(plan: Plan) -> Sequence[str]:
+    """Programs that must be in PATH on every node for the command to begin; only what is certain is asked."""
+    command = plan.spec.command
+    if command.argv is not None:
+        return [] if "/" in command.argv[0] else [command.argv[0]]
+    first = (command.shell or "").split()[:1]
+    return first if first and first[0] in ("torchrun", "python", "python3") else []
+
+
+def place_of(
+    plan: Plan, rank: int, facts: Mapping[str, Any], told: Mapping[str, Any], *, attempt: int = 0, purpose: str | None = None,
+    mounts: Sequence[str] = (),
+) -> Place:  # fmt: skip
+    """A node as `environments.wrap` knows it; ``told`` is what is known of the image there."""
+    return Place(plan.job_id, rank, attempt, str(facts["job_dir"]), told, tuple(mounts), purpose)
+
+
+def run_request(wrapped: Wrapped, seconds: float) -> dict[str, Any]:
+    """The arguments of `environment_run`."""
+    stop = list(wrapped.stop) if wrapped.stop else None
+    return {"argv": list(wrapped.argv), "env": dict(wrapped.env), "stop": stop, "seconds": seconds}
+
+
+@dataclass(frozen=True)
+class Start:
+    """What `node_start` is asked for, apart from what is the same in every job."""
+
+    argv: Sequence[str]
+    orders: Orders
+    bin: str | None
+    """the directory to put first in PATH"""
+    stop: Sequence[str] | None = None
+
+    def request(self) -> dict[str, Any]:
+        """The arguments of `node_start`."""
+        orders = self.orders
+        variables = {"env": orders.settings, "defaults": orders.defaults, "drop": list(orders.drop)}
+        return {"argv": list(self.argv), **variables, "bin": self.bin, "stop": self.stop and list(self.stop)}
+
+
+def inside(plan: Plan, place: Place, start: Start) -> Start:
+    """A command's start, as it is inside the job's image."""
+    environment = environment_of(plan)
+    orders = start.orders
+    if environment is None or environment.kind == "pyxis":
+        return start
+    if not environment.contained:
+        wrapped = environments.wrap(environment, start.argv, orders.settings, place)
+        return Start(wrapped.argv, Orders(dict(wrapped.env), orders.defaults, orders.drop), place.told["bin"])
+    # There is nothing of the node's own that a default could give way to.
+    wrapped = environments.wrap(environment, start.argv, {**orders.defaults, **orders.settings}, place)
+    return Start(wrapped.argv, Orders(dict(wrapped.env), {}, orders.drop), None, wrapped.stop)

@@ -14,6 +14,8 @@ from launcher import owner
 from launcher.store import Folder, read_json, write_json
 
 HEARTBEAT_SECONDS = 5.0
+_PATIENCE, _AGAIN = 5.0, 0.05
+"""seconds that a lock is waited for which no coordinator of this machine holds, and between two tries"""
 
 
 class AlreadyOwned(Exception):
@@ -32,13 +34,10 @@ class Owner:
     def __enter__(self) -> Owner:
         self._fd = os.open(self._folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AlreadyOwned from None
-        except OSError:
-            # Some network file systems know no locks; the record decides there.
-            if owner.is_alive(read_json(self._folder.owner)):
-                raise AlreadyOwned from None
+            self._lock()
+        except AlreadyOwned:
+            os.close(self._fd)
+            raise
         self._record: dict[str, Any] = owner.here()
         self._write()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
@@ -48,6 +47,27 @@ class Owner:
         self._over.set()
         with self._writing:
             os.close(self._fd)
+
+    def _lock(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                # A coordinator; or whoever looks after a job in Slurm's queue, for a moment, in which it may have been started.
+                if self._lives_here() or time.monotonic() > deadline:
+                    raise AlreadyOwned from None
+                time.sleep(_AGAIN)
+            except OSError:
+                # Some network file systems know no locks; the record decides there.
+                if owner.is_alive(read_json(self._folder.owner)):
+                    raise AlreadyOwned from None
+                return
+
+    def _lives_here(self) -> bool:
+        record = read_json(self._folder.owner)
+        return owner.is_alive(record) and record["host"] == os.uname().nodename
 
     def report(self, trouble: str | None) -> None:
         """Say in the record why we cannot do our work just now (`key unavailable`), or that we can again."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from launcher import owner
 from launcher.coordinator import owner as holding
 from launcher.coordinator.owner import AlreadyOwned, Owner
-from launcher.store import Store, read_json
+from launcher.store import Store, read_json, write_json
 
 
 def test_a_living_process_is_alive_and_a_dead_one_is_not() -> None:
@@ -74,6 +76,29 @@ def test_a_job_has_one_owner(store: Store) -> None:
             raise AssertionError("two owners")
     with Owner(folder):
         pass
+
+
+@pytest.mark.parametrize("started_before", [False, True])
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(store: Store, started_before: bool) -> None:
+    """Who looks after a job in Slurm's queue holds it while he writes; the job may be started in that moment."""
+    folder = store.create("a-20250101-000000-aaaa")
+    if started_before:
+        write_json(folder.owner, {**owner.here(), "host": "elsewhere", "heartbeat": time.time()})
+    with folder.lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Timer(0.2, lambda: fcntl.flock(other, fcntl.LOCK_UN)).start()
+        with Owner(folder):
+            assert read_json(folder.owner)["pid"] == os.getpid()
+
+
+def test_a_lock_that_stays_is_somebody_elses(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator of another machine may hold it."""
+    folder = store.create("a-20250101-000000-aaaa")
+    monkeypatch.setattr(holding, "_PATIENCE", 0.1)
+    with folder.lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(AlreadyOwned), Owner(folder):
+            raise AssertionError("two owners")
 
 
 def test_the_owner_beats_and_tells_its_trouble(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def look(folder: Folder) -> tuple[View, Standing]:
     seen = fold(folder.read_events())
     if seen.end is not None:
         return seen, standing(seen, None, Evidence())
-    answer = _answer(folder)
+    answer = _answer(folder, haste=True)
     # Read after the question: a job that Slurm calls over has written all it ever will.
     seen = fold(folder.read_events())
     return seen, standing(seen, answer, _evidence(folder))
@@ -146,12 +146,12 @@ def _alone(folder: Folder) -> Iterator[bool]:
         os.close(fd)
 
 
-def _answer(folder: Folder) -> Answer | None:
+def _answer(folder: Folder, haste: bool = False) -> Answer | None:
     number = batch.number_of(folder)
     if number is None:
         return None
     record = read_json(folder.slurm) or {}
-    answer = ask.job_state(number, record.get("submitted_at"), name=folder.job_id)
+    answer = ask.job_state(number, record.get("submitted_at"), name=folder.job_id, haste=haste)
     if isinstance(answer, ask.NoSuchJob) and record.get("cluster"):
         return _of_another_cluster(record["cluster"]) or answer
     return answer

@@ -21,6 +21,8 @@ from launcher.slurm.states import JobState, state
 
 PATIENCE = 10.0
 """seconds for one command; Slurm's own tools try again for longer while slurmctld is away"""
+HASTE = 1.0
+"""seconds after which somebody in haste asks whether slurmctld is there at all"""
 CLOCKS = 60.0
 """seconds by which slurmctld's clock may differ from ours before a job of this number counts as another one"""
 _LAST_LINES = 5
@@ -61,18 +63,22 @@ class NoAnswer:
     words: tuple[str, ...]
 
 
-def job_state(job_id: str, submitted_at: float | None, *, name: str | None = None) -> Report | NoSuchJob | NoAnswer:
+def job_state(
+    job_id: str, submitted_at: float | None, *, name: str | None = None, haste: bool = False
+) -> Report | NoSuchJob | NoAnswer:
     """What is known of the job ``job_id`` that was submitted at ``submitted_at`` (seconds since the epoch).
 
     squeue is asked first, then scontrol for the exit code of a job that has ended; sacct when squeue knows no such job or
     does not answer; scontrol for the restarts of a job that seems to be another one.  Of the accounting only an end counts:
     what still runs there while slurmctld does not say so is old.
     Slurm counts its numbers anew when its state is lost, so a job that was submitted at another time, or is not called
-    ``name`` where that is given, is another one.
+    ``name`` where that is given, is another one.  In ``haste`` a slurmctld that does not run is not waited for; one that
+    is slow is.
     """
     words: list[str] = []
     answered = answered_otherwise = False
-    for source in (_from_squeue, _from_sacct, _from_scontrol):
+    squeue = functools.partial(_from_squeue, haste=haste)
+    for source in (squeue, _from_sacct, _from_scontrol):
         if source is _from_scontrol and not answered_otherwise:
             break  # it asks the slurmctld that squeue has asked
         try:
@@ -82,11 +88,11 @@ def job_state(job_id: str, submitted_at: float | None, *, name: str | None = Non
             answered = answered or is_invalid(error)
             continue
         mine = [one.report for one in found if _is_mine(one, submitted_at, name)]
-        if mine and source is _from_squeue:
+        if mine and source is squeue:
             return _with_exit_code(job_id, mine[-1])
         if mine and (mine[-1].state.ended or source is _from_scontrol):
             return mine[-1]
-        answered_otherwise = answered_otherwise or source is _from_squeue
+        answered_otherwise = answered_otherwise or source is squeue
         answered = answered or (bool(found) and source is not _from_sacct)
         words += [_other(job_id, one) if one.report not in mine else f"{one.report.source}: {one.report.word}" for one in found]
     return (NoSuchJob if answered else NoAnswer)(tuple(words))
@@ -131,9 +137,10 @@ def _is_mine(found: _Found, submitted_at: float | None, name: str | None) -> boo
     return submitted_at is None or told is None or bool(found.report.restarts) or abs(told - submitted_at) <= CLOCKS
 
 
-def _from_squeue(job_id: str) -> list[_Found]:
+def _from_squeue(job_id: str, haste: bool) -> list[_Found]:
     # The name comes last: it may have a `|` in it.
-    text = _run(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%i|%T|%V|%S|%e|%N|%r|%j"])
+    words = ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%i|%T|%V|%S|%e|%N|%r|%j"]
+    text = _run(words, haste=haste)
     rows = [line.split("|", 7) for line in text.splitlines() if line.count("|") >= 7]
     return [
         _Found(_report("squeue", state_=row[1], submit=row[2], start=row[3], end=row[4], nodes=row[5], reason=row[6]), row[7])
@@ -306,26 +313,50 @@ def _pairs(text: str) -> dict[str, str]:
     return dict(re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", text))
 
 
-def _run(words: Sequence[str], environ: Mapping[str, str] | None = None, patience: float | None = None) -> str:
+def _run(
+    words: Sequence[str], environ: Mapping[str, str] | None = None, patience: float | None = None, haste: bool = False
+) -> str:
     """What a command of Slurm's prints.  SlurmSilent, with its own words, when it fails."""
     patience = PATIENCE if patience is None else patience
     # %s: times as seconds since the epoch, in no time zone.  Options from SQUEUE_ and SACCT_ variables are not ours.
     base = {key: value for key, value in (environ or os.environ).items() if not key.startswith(("SQUEUE_", "SACCT_"))}
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        done = subprocess.run(
-            words,
-            env={**base, "SLURM_TIME_FORMAT": "%s"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=patience,
-            check=False,
-        )
+        process = subprocess.Popen(words, env={**base, "SLURM_TIME_FORMAT": "%s"}, stdin=null, stdout=pipe, stderr=pipe)
     except FileNotFoundError:
         raise SlurmSilent(f"there is no {words[0]} on PATH", next_step="add the directory of Slurm's commands to PATH") from None
-    except subprocess.TimeoutExpired:
-        raise SlurmSilent(f"{words[0]} did not answer within {patience:g} s") from None
-    if done.returncode != 0:
+    with process:
+        try:
+            out, err = _told(process, patience, haste)
+        except subprocess.TimeoutExpired:
+            raise SlurmSilent(f"{words[0]} did not answer within {patience:g} s") from None
+        finally:
+            process.kill()
+    if process.returncode != 0:
         # `Node x not found` goes to stdout.
-        said = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")
+        said = (err.strip() or out.strip()).decode(errors="replace")
         raise SlurmSilent(f"{words[0]} failed", lines=said.splitlines()[-_LAST_LINES:])
-    return done.stdout.decode(errors="replace")
+    return out.decode(errors="replace")
+
+
+def _told(process: subprocess.Popen[bytes], patience: float, haste: bool) -> tuple[bytes, bytes]:
+    """(stdout, stderr) of a command that has ended; TimeoutExpired, and SlurmSilent in haste where nobody will answer it."""
+    if haste:
+        try:
+            return process.communicate(timeout=min(HASTE, patience))
+        except subprocess.TimeoutExpired:
+            patience -= HASTE
+            down = _down()
+            if down:
+                raise SlurmSilent("slurmctld does not run", lines=down) from None
+    return process.communicate(timeout=max(patience, 0))
+
+
+def _down() -> list[str]:
+    """scontrol's words that no slurmctld runs, which it says at once; empty when one does, or when it does not know."""
+    try:
+        done = subprocess.run(["scontrol", "ping"], stdin=subprocess.DEVNULL, capture_output=True, timeout=HASTE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = done.stdout.decode(errors="replace").splitlines()
+    return [line for line in lines if line.endswith(" is DOWN")] if not any(line.endswith(" is UP") for line in lines) else []

@@ -125,6 +125,23 @@ def test_a_command_that_hangs_is_no_answer(programs: Programs, monkeypatch: pyte
     assert isinstance(told, NoAnswer) and "squeue did not answer within 0.2 s" in told.words
 
 
+def test_who_is_in_haste_does_not_wait_for_a_slurmctld_that_does_not_run(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm's tools try for ten seconds; `scontrol ping` knows at once, and one that is only slow is waited for."""
+    monkeypatch.setattr(ask, "HASTE", 0.2)
+    answer = squeue("RUNNING").strip()
+    slow = programs.folder / "bin/squeue"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    programs.says("scontrol", "Slurmctld(primary) at login is DOWN\n")
+    told = ask.job_state("51", SUBMITTED, haste=True)
+    assert isinstance(told, NoAnswer) and "Slurmctld(primary) at login is DOWN" in told.words
+    programs.says("scontrol", "Slurmctld(primary) at login is DOWN\nSlurmctld(backup) at spare is UP\n")
+    slow.write_text(f"#!/bin/sh\nuntil [ -e {programs.folder}/scontrol.calls ]; do sleep 0.1; done; echo '{answer}'\n")
+    (programs.folder / "scontrol.calls").unlink()
+    assert isinstance(ask.job_state("51", SUBMITTED, haste=True), Report)
+
+
 def test_a_number_that_is_anothers_now_is_no_such_job(programs: Programs) -> None:
     """By its submit time, or by its name where that is known."""
     programs.says("squeue", squeue("COMPLETED", submit="1796999999", name="other"))

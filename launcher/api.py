@@ -153,6 +153,7 @@ def describe(folder: Folder) -> dict[str, Any]:
         "schema_version": 1,
         "job_id": folder.job_id,
         "name": plan_.get("spec", {}).get("name"),
+        "labels": plan_.get("spec", {}).get("labels", {}),
         "status": told.status.value,
         "reason_code": told.reason_code or None,
         "reason_message": told.reason_message or None,
@@ -354,6 +355,7 @@ def _summary(folder: Folder) -> dict[str, Any]:
     return {
         "job_id": folder.job_id,
         "name": plan_.get("spec", {}).get("name"),
+        "labels": plan_.get("spec", {}).get("labels", {}),
         "backend": plan_.get("backend"),
         "cluster": plan_.get("cluster"),
         "nodes": _count(plan_),

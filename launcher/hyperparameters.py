@@ -23,6 +23,15 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def parse(text: str) -> Any:
+    """What a person typed as a value: read as JSON where it is JSON, else the text itself."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return text if no_json(value) else value
+
+
 def texts(hyperparameters: Mapping[str, Any]) -> dict[str, str]:
     """All values as texts, in their order: hyperparameters.json."""
     return {name: text(value) for name, value in hyperparameters.items()}
@@ -44,13 +53,13 @@ def variables(hyperparameters: Mapping[str, Any]) -> dict[str, str]:
 
 def problems(hyperparameters: Mapping[str, Any]) -> list[str]:
     """What is wrong with them, a sentence each: names that cannot be, values that are no JSON, two for one variable."""
-    found = [f"{name!r}: {why}" for name, why in ((name, _odd(name)) for name in hyperparameters) if why]
+    found = [f"{name!r}: {why}" for name, why in ((name, odd(name)) for name in hyperparameters) if why]
     taken: dict[str, str] = {}
     for name in hyperparameters if not found else ():
         other = taken.setdefault(variable(name), name)
         if other != name:
             found.append(f"{other!r} and {name!r} would both be {variable(name)}; rename one of them")
-    found += [f"{name!r}: {why}" for name, why in ((name, _no_json(value)) for name, value in hyperparameters.items()) if why]
+    found += [f"{name!r}: {why}" for name, why in ((name, no_json(value)) for name, value in hyperparameters.items()) if why]
     return found or [problem for problem in map(_too_long, variables(hyperparameters).items()) if problem]
 
 
@@ -59,7 +68,8 @@ def _too_long(item: tuple[str, str]) -> str | None:
     return f"{item[0]} would have {size} bytes, and a variable has at most {LONGEST}" if size > LONGEST else None
 
 
-def _odd(name: Any) -> str | None:
+def odd(name: Any) -> str | None:
+    """Why this cannot be a name; None when it can."""
     if not isinstance(name, str):
         return "a name is a text"
     if not name or name.startswith("-") or _NO_NAME.search(name) or not name.isprintable():
@@ -67,7 +77,8 @@ def _odd(name: Any) -> str | None:
     return None
 
 
-def _no_json(value: Any) -> str | None:
+def no_json(value: Any) -> str | None:
+    """Why this cannot be a value; None when it can."""
     try:
         if json.loads(json.dumps(value, allow_nan=False)) == value and "\0" not in text(value):
             return None

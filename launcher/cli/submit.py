@@ -13,8 +13,12 @@ from launcher.cli import options
 from launcher.cli.follow import Interrupts, exit_as_the_job, follow
 from launcher.cli.streams import OutputLost
 from launcher.cluster import parse_duration, parse_name, parse_size
+from launcher.hyperparameters import parse
 from launcher.model import Command, to_json
 from launcher.screen import Screen
+
+_NAMED = ("env", "hyperparameters", "labels")
+"""settings of which each name has an origin of its own"""
 
 
 def _nproc(text: str) -> int | str:
@@ -44,6 +48,8 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--env", multiple=True, metavar="K=V", callback=_pairs, help="Set a variable for the command; may be repeated.")
 @click.option("--env-file", multiple=True, metavar="FILE", help="Set the variables of a file of KEY=VALUE lines.")
 @click.option("--forward-env", multiple=True, metavar="GLOB", help="Take these variables of this shell along, too.")
+@click.option("--hp", "hyperparameters", multiple=True, metavar="K=V", callback=_pairs, help="Set a hyperparameter.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", callback=_pairs, help="A word of your own, shown by status.")
 @click.option("--max-run-time", type=options.Parsed("time", parse_duration), help="Stop the job after that long: 90s, 15m, 2h.")
 @click.option(
     "--grace", type=options.Parsed("time", parse_duration), help="Between TERM and KILL when the job is stopped; default 30s."
@@ -90,6 +96,7 @@ def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, 
 def _request(ctx: click.Context, words: tuple[str, ...], said: dict[str, Any], detach: bool) -> planning.Request:
     job_file, command_words = _split(ctx, words)
     command = said.pop("command")
+    said["hyperparameters"] = {name: parse(text) for name, text in said["hyperparameters"].items()}
     lists = {key: tuple(said.pop(key)) or None for key in ("env_file", "forward_env", "collect")}
     return planning.Request(
         job_file=job_file,
@@ -131,8 +138,8 @@ def _print_plan(drafted: planning.Draft, output: str) -> None:
         endpoint = f"{host.user + '@' if host.user else ''}{host.address}{f':{host.port}' if host.port else ''}"
         click.echo(f"node {node.rank}   {host.name}" + (f" ({endpoint})" if endpoint != host.name else ""))
     settled = to_json(plan.spec)
-    variables = {f"env.{name}": value for name, value in settled.pop("env").items()}
-    for key, value in {**settled, **variables}.items():
+    each = {f"{key}.{name}": value for key in _NAMED for name, value in settled.pop(key).items()}
+    for key, value in {**settled, **each}.items():
         if value not in (None, {}, []):
             shown = _words(plan.spec.command) if key == "command" else value
             click.echo(f"{key:<16} {shown}   [{plan.origins.get(key, 'built-in')}]")

@@ -19,7 +19,7 @@ from launcher.cluster.hostfile import read_hostfile as load_hostfile
 from launcher.cluster.inventory import Cluster, local_cluster, parse_hosts, select_hosts
 from launcher.cluster.jobfile import JobFile
 from launcher.cluster.jobfile import read_job_file as load_job
-from launcher.cluster.scalars import parse_duration, parse_name, parse_size
+from launcher.cluster.scalars import parse_duration, parse_label, parse_name, parse_size
 
 __all__ = [
     "Cluster",
@@ -30,6 +30,7 @@ __all__ = [
     "local_cluster",
     "parse_duration",
     "parse_hosts",
+    "parse_label",
     "parse_name",
     "parse_size",
     "select_hosts",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from launcher.cluster.textfile import beside
 from launcher.cluster.userfile import is_path
@@ -49,6 +50,8 @@ class JobFile:
     keep: bool | None = None
     max_code_size: int | None = None
     """bytes"""
+    hyperparameters: Mapping[str, Any] | None = None
+    labels: Mapping[str, str] | None = None
 
 
 def read_job_file(path: str | Path) -> JobFile:
@@ -85,7 +88,7 @@ def _cluster(folder: Path, text: str) -> str:
 
 _AS_IT_IS = (
     "name", "backend", "nodes", "nproc_per_node", "hosts", "exclude", "instance_type", "env",
-    "max_run_time", "grace", "requeue", "max_requeues", "keep", "max_code_size",
+    "max_run_time", "grace", "requeue", "max_requeues", "keep", "max_code_size", "hyperparameters", "labels",
 )  # fmt: skip
 """keys whose value is the field's"""
 

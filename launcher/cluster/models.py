@@ -30,8 +30,10 @@ from launcher.cluster.values import (
     HostList,
     HostName,
     HostText,
+    Hyperparameters,
     InterfaceOrAuto,
     JobName,
+    Labels,
     Memory,
     NetworkOrAuto,
     PathThere,
@@ -231,6 +233,10 @@ class JobYaml(_Strict):
     max_requeues: FromNone | None = Field(default=None, description="How often at most; unset: 10.")
     keep: bool | None = Field(default=None, description="Keep the working copy on the nodes after a success.")
     max_code_size: Size | None = Field(default=None, description="A larger source folder is refused: bytes, or 500MB, 2GiB.")
+    hyperparameters: Hyperparameters | None = Field(
+        default=None, description="What the command finds in PAI_HPS, PAI_HPS_<NAME>, PAI_USER_ARGS and hyperparameters.json."
+    )
+    labels: Labels | None = Field(default=None, description="Words of your own that status and list show: name and text.")
 
     @model_validator(mode="after")
     def _one_command(self) -> JobYaml:

@@ -95,7 +95,7 @@ def allowed_of(entry: Mapping[str, Any]) -> str:
 
 def _shown(document: Document, value: Any, location: Location) -> str:
     """The value as written; of a variable only its kind, for it may be a secret."""
-    if "env" in location and isinstance(value, (str, int, float, Odd)) and not isinstance(value, bool):
+    if {"env", "hyperparameters"} & set(location) and isinstance(value, (str, int, float, Odd)) and not isinstance(value, bool):
         return "a text" if isinstance(value, str) else "a number"
     return document.find(location).text or "nothing"
 

@@ -1,4 +1,4 @@
-"""Durations, sizes and job names as people write them, on the command line and in files alike."""
+"""Durations, sizes, job names and labels as people write them, on the command line and in files alike."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ SIZE_ALLOWED = "bytes, or a number with a unit: 500MB, 2GiB (K, M, G alone are K
 
 NAME_ALLOWED = "letters, digits, dot, dash and underscore, a letter or digit first, at most 60"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$"
+
+LABEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 
 DURATION_PATTERN = r"^\s*(\d+(\.\d+)?|(\d+(\.\d+)?\s*[sSmMhHdD]\s*)+)\s*$"
 SIZE_PATTERN = r"^\s*\d+(\.\d+)?\s*([kKmMgGtT]([iI]?[bB])?|[bB])?\s*$"
@@ -48,3 +50,12 @@ def parse_name(text: str) -> str:
     if not re.match(NAME_PATTERN, text, re.ASCII) or text.endswith("\n"):
         raise ValueError(NAME_ALLOWED)
     return text
+
+
+def parse_label(name: str, value: str = "") -> tuple[str, str]:
+    """A label's name and text as they came.  ValueError, with a sentence, where one of them cannot be."""
+    if not re.match(LABEL_PATTERN, name, re.ASCII) or name.endswith("\n"):
+        raise ValueError("a label's name: letters, digits and . _ - /, a letter or digit first, at most 63")
+    if not value.isprintable() or len(value) > 1024:
+        raise ValueError("a label's text: one line of at most 1024 characters")
+    return name, value

@@ -24,10 +24,12 @@ from launcher.cluster.scalars import (
     SIZE_ALLOWED,
     SIZE_PATTERN,
     parse_duration,
+    parse_label,
     parse_name,
     parse_size,
 )
-from launcher.cluster.yamlfile import Fraction, Whole
+from launcher.cluster.yamlfile import Fraction, Odd, Whole
+from launcher.hyperparameters import no_json, odd
 
 LATER = "not in this version"
 BACKENDS = ("local", "ssh", "slurm")
@@ -229,6 +231,28 @@ def _script(value: Any) -> list[str]:
     return [value]
 
 
+def _hyperparameter(value: Any) -> Any:
+    """Plain JSON: texts, numbers, true and false, null, lists and mappings of such."""
+    if isinstance(value, Odd):
+        raise ValueError("a text, a number, true or false, null, a list or a mapping")
+    if isinstance(value, list):
+        return [_hyperparameter(item) for item in value]
+    if isinstance(value, dict):
+        return {_hyperparameter_name(name): _hyperparameter(item) for name, item in value.items()}
+    plain = int(value) if _whole(value) else float(value) if isinstance(value, float) else value
+    why = no_json(plain)
+    return plain if why is None else _refuse(why)
+
+
+def _hyperparameter_name(value: Any) -> str:
+    why = odd(value)
+    return str(value) if why is None else _refuse(why)
+
+
+def _label_text(value: Any) -> str:
+    return parse_label("x", _word(value))[1]
+
+
 _TEXT = {"type": "string", "minLength": 1}
 _FROM_ONE = {"type": "integer", "minimum": 1}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
@@ -271,6 +295,10 @@ SomeTime = Annotated[Duration, AfterValidator(_some_time)]
 Size = Annotated[int, PlainValidator(_size), WithJsonSchema(_SIZE)]
 EnvValue = Annotated[str, PlainValidator(_value_of_variable), WithJsonSchema({"type": ["string", "integer"]})]
 Env = Annotated[dict[Annotated[str, AfterValidator(_variable)], EnvValue], none_is(dict)]
+Hyperparameter = Annotated[Any, PlainValidator(_hyperparameter), WithJsonSchema({})]
+Hyperparameters = Annotated[dict[Annotated[str, AfterValidator(_hyperparameter_name)], Hyperparameter], none_is(dict)]
+LabelText = Annotated[str, PlainValidator(_label_text), WithJsonSchema({"type": ["string", "number"]})]
+Labels = Annotated[dict[Annotated[str, AfterValidator(lambda name: parse_label(name)[0])], LabelText], none_is(dict)]
 Word = Annotated[str, PlainValidator(_word), WithJsonSchema({"type": ["string", "number"]})]
 TimeLimit = Annotated[str, PlainValidator(sbatch.time_limit), WithJsonSchema(_number_or(sbatch.TIME_PATTERN))]
 GpusOfNode = Annotated[str, PlainValidator(sbatch.gpus), WithJsonSchema(_number_or(sbatch.GPUS_PATTERN))]

@@ -19,6 +19,7 @@ from launcher.planning.asked import command_of, requeued, spec_of
 from launcher.planning.personal import Personal
 from launcher.planning.places import cluster_of, count_of, has_inventory, inventory, nodes_of, template_of
 from launcher.planning.request import Request, Settings
+from launcher.planning.training import training_of
 from launcher.planning.variables import check_variables, read_env_file, user_environment
 from launcher.store import new_job_id
 
@@ -49,6 +50,8 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     template = _host_with_env(template_of(settings, cluster), own_env) if queued else None
     user = user_environment(request, job, settings, environment)
     spec = requeued(settings, cluster, spec_of(settings, command, user, count_of(settings) if queued else len(nodes), warnings))
+    told = training_of(request, job, settings)
+    spec = dataclasses.replace(spec, **told.shown)
     source = spec.source_dir
     now = time.time()
     from launcher.code import project_name
@@ -75,7 +78,7 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
         check_variables(host.env, f"the env of {host.name}")
     own = {str(node.rank): dict(node.host.env) for node in nodes}
     each = dict(template.env) if template else {}
-    return Draft(plan, {"all": user, "each": each, "nodes": own}, tuple(warnings))
+    return Draft(plan, {"all": user, "each": each, "nodes": own, **told.stored}, tuple(warnings))
 
 
 def _masked_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:

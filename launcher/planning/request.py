@@ -42,6 +42,8 @@ class Request:
     max_requeues: int | None = None
     keep: bool | None = None
     max_code_size: int | None = None
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     detached: bool = False
 
 

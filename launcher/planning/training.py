@@ -1,0 +1,72 @@
+"""What the training itself is told, and what it needs installed: hyperparameters, labels, requirements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from launcher import environ
+from launcher.cluster import parse_label
+from launcher.errors import UsageError
+from launcher.hyperparameters import problems
+from launcher.planning.request import Request, Settings
+
+if TYPE_CHECKING:
+    from launcher.cluster.jobfile import JobFile
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a job is told beside its environment, with the real values."""
+
+    hyperparameters: Mapping[str, Any]
+    labels: Mapping[str, str]
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The fields of a JobSpec, as they may be shown and stored readable."""
+        return {"hyperparameters": masked(self.hyperparameters), "labels": dict(self.labels)}
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """What the coordinator needs in full: readable by the user alone, gone with the job's end."""
+        return {"hyperparameters": dict(self.hyperparameters)} if self.hyperparameters else {}
+
+
+def training_of(request: Request, job: JobFile | None, settings: Settings) -> Training:
+    """Flags over the job file, name by name; UsageError lists what cannot be."""
+    in_file = job.hyperparameters if job else None
+    hyperparameters = _merged("hyperparameters", "--hp", request.hyperparameters, in_file, settings)
+    wrong = problems(hyperparameters)
+    if wrong:
+        raise UsageError("these hyperparameters cannot be passed on", problems=wrong, next_step="--hp NAME=VALUE sets one")
+    return Training(hyperparameters, _labels(request, job, settings))
+
+
+def _labels(request: Request, job: JobFile | None, settings: Settings) -> dict[str, str]:
+    found = _merged("labels", "--label", request.labels, job.labels if job else None, settings)
+    wrong = []
+    for name, value in found.items():
+        try:
+            parse_label(name, value)
+        except (ValueError, TypeError, AttributeError) as error:
+            wrong.append(f"{name!r}: {error if isinstance(error, ValueError) else 'name and text are texts'}")
+    if wrong:
+        raise UsageError("these labels cannot be", problems=wrong, next_step="--label NAME=TEXT sets one")
+    return found
+
+
+def masked(value: Any) -> Any:
+    """Hyperparameters as they may be shown: what is called like a secret is none of anybody's business."""
+    if isinstance(value, Mapping):
+        return {name: environ.MASK if environ.is_secret(str(name)) else masked(item) for name, item in value.items()}
+    return [masked(item) for item in value] if isinstance(value, list) else value
+
+
+def _merged(
+    key: str, flag: str, said: Mapping[str, Any], in_file: Mapping[str, Any] | None, settings: Settings
+) -> dict[str, Any]:
+    found = {**(in_file or {}), **said}
+    settings.origins.update({f"{key}.{name}": flag if name in said else "job file" for name in found})
+    return found

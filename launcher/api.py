@@ -332,6 +332,18 @@ def resume(folder: Folder) -> None:
     ensure_coordinator(folder)
 
 
+def metrics(folder: Folder) -> list[dict[str, Any]]:
+    """The numbers that were found in the job's logs so far, as `launcher.metrics` tells; their values are floats."""
+    from launcher.metrics import read
+
+    return list(read(folder.metrics))
+
+
+def metric_names(folder: Folder) -> list[str]:
+    """What the job looks for in its logs."""
+    return [one["name"] for one in (read_json(folder.plan) or {}).get("spec", {}).get("metrics", [])]
+
+
 def jobs() -> Iterator[dict[str, Any]]:
     """A summary of each job, oldest first: the document of `list -o json`."""
     for folder in Store().folders():

@@ -179,13 +179,8 @@ class Feed:
         return told + whole
 
     def rank_of(self, node: int, local_rank: int | None) -> int | None:
-        """The global rank, as the processes themselves said, else counted from what each node was told to start."""
-        if local_rank is None:
-            return None
-        seen = self.view.nodes.get(node)
-        if seen is not None and local_rank in seen.workers:
-            return seen.workers[local_rank]
-        return sum(other.nproc or 1 for other in self.view.nodes.values() if other.rank < node) + local_rank
+        """The global rank of a process; None of the command itself."""
+        return self.view.rank_of(node, local_rank)
 
 
 def _pieces(line: bytes) -> list[bytes]:

@@ -6,6 +6,7 @@ Every file has one writer:
     slurm.json slurm/                             submit, and submitit for it; the batch step writes its log there
     cancel                                        whoever cancels (written whole, renamed into place)
     events.jsonl state.json coordinator.json coordinator.log   the coordinator
+    metrics.jsonl                                 the coordinator's thread for metrics
     logs/node-<rank>/                             that node's link, a thread of the coordinator
     output/                                       the coordinator, at the end
 
@@ -87,6 +88,7 @@ class Folder:
         self.code = root / "code"
         self.logs = root / "logs" / f"requeue-{requeue}" if requeue else root / "logs"
         self.output = root / "output"
+        self.metrics = root / "metrics.jsonl"
 
     def node_logs(self, rank: int) -> Path:
         """Where the logs of one node are."""

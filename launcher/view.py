@@ -144,6 +144,15 @@ class View:
         """Slurm ends the job in order to put it back into its queue."""
         return self.revoked is not None and self.revoked.get("reason_code") == "Requeued"
 
+    def rank_of(self, node: int, local_rank: int | None) -> int | None:
+        """A process's global rank, as the processes themselves said, else counted from what each node was told to start."""
+        if local_rank is None:
+            return None
+        seen = self.nodes.get(node)
+        if seen is not None and local_rank in seen.workers:
+            return seen.workers[local_rank]
+        return sum(other.nproc or 1 for other in self.nodes.values() if other.rank < node) + local_rank
+
     @property
     def all_over(self) -> bool:
         return bool(self.nodes) and all(node.over for node in self.nodes.values())

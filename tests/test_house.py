@@ -21,7 +21,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS: list[set[str]] = [
     {"errors", "keep", "agent", "status", "uri", "environments"},
-    {"view", "model", "hyperparameters", "code", "ignore", "rsync", "slurm", "torchrun", "transports", "objects"},
+    {"view", "model", "hyperparameters", "metrics", "code", "ignore", "rsync", "slurm", "torchrun", "transports", "objects"},
     {"cluster", "store", "manifest", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
     {"planning", "bootstrap", "link", "fleet", "incoming", "outputs", "publish", "provenance", "diagnosis", "feed", "backends",
      "cleaning"},
@@ -36,6 +36,7 @@ NEIGHBOURS = {
     ("cleaning", "link"),
     ("cluster", "environ"),
     ("code", "ignore"),
+    ("metrics", "model"),
     ("fleet", "link"),
     ("outputs", "incoming"),
     ("rsync", "transports"),

@@ -14,6 +14,7 @@ from launcher.cli.follow import Interrupts, exit_as_the_job, follow
 from launcher.cli.streams import OutputLost
 from launcher.cluster import parse_duration, parse_name, parse_size
 from launcher.hyperparameters import parse
+from launcher.metrics import parse_option
 from launcher.model import Command, to_json
 from launcher.screen import Screen
 
@@ -59,6 +60,10 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--max-requeues", type=click.IntRange(0), metavar="N", help="How often at most; default 10.")
 @click.option("--keep", is_flag=True, default=None, help="Keep working copy and spool on the nodes after a success.")
 @click.option("--max-code-size", type=options.Parsed("size", parse_size), help="Refuse a larger source folder; default 1GiB.")
+@click.option(
+    "--metric", "metrics", multiple=True, metavar="NAME=REGEX", type=options.Parsed("metric", parse_option),
+    help="Collect this number from the logs; the regular expression has one group, around it.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Return as soon as the job runs; `launcher attach` shows the rest.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and where each value came from; start nothing.")
 @options.output
@@ -97,7 +102,7 @@ def _request(ctx: click.Context, words: tuple[str, ...], said: dict[str, Any], d
     job_file, command_words = _split(ctx, words)
     command = said.pop("command")
     said["hyperparameters"] = {name: parse(text) for name, text in said["hyperparameters"].items()}
-    lists = {key: tuple(said.pop(key)) or None for key in ("env_file", "forward_env", "collect")}
+    lists = {key: tuple(said.pop(key)) or None for key in ("env_file", "forward_env", "collect", "metrics")}
     return planning.Request(
         job_file=job_file,
         words=command_words,
@@ -106,6 +111,7 @@ def _request(ctx: click.Context, words: tuple[str, ...], said: dict[str, Any], d
         env_file=lists["env_file"] or (),
         forward_env=lists["forward_env"] or (),
         collect=lists["collect"],
+        metrics=lists["metrics"] or (),
         **said,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.cluster.textfile import beside
 from launcher.cluster.userfile import is_path
-from launcher.model import Command
+from launcher.model import Command, MetricDefinition
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class JobFile:
     keep: bool | None = None
     max_code_size: int | None = None
     """bytes"""
+    metrics: tuple[MetricDefinition, ...] | None = None
     hyperparameters: Mapping[str, Any] | None = None
     labels: Mapping[str, str] | None = None
 
@@ -76,6 +77,7 @@ def read_job_file(path: str | Path) -> JobFile:
         env_file=None if model.env_file is None else tuple(beside(folder, file) for file in model.env_file),
         forward_env=None if model.forward_env is None else tuple(model.forward_env),
         collect=None if model.collect is None else tuple(model.collect),
+        metrics=None if model.metrics is None else tuple(MetricDefinition(*one) for one in model.metrics.items()),
         **{key: getattr(model, key) for key in _AS_IT_IS},
     )
 

@@ -35,6 +35,7 @@ from launcher.cluster.values import (
     JobName,
     Labels,
     Memory,
+    Metrics,
     NetworkOrAuto,
     PathThere,
     Patterns,
@@ -54,7 +55,7 @@ from launcher.cluster.values import (
     none_is,
 )
 
-SECTIONS = {"defaults", "ssh", "master", "env", "slurm", "sbatch", "clusters", "job", "hyperparameters", "labels"}
+SECTIONS = {"defaults", "ssh", "master", "env", "slurm", "sbatch", "clusters", "job", "metrics", "hyperparameters", "labels"}
 """keys that may stand without a value: all of the section is commented out"""
 
 
@@ -237,6 +238,8 @@ class JobYaml(_Strict):
         default=None, description="What the command finds in PAI_HPS, PAI_HPS_<NAME>, PAI_USER_ARGS and hyperparameters.json."
     )
     labels: Labels | None = Field(default=None, description="Words of your own that status and list show: name and text.")
+
+    metrics: Metrics | None = Field(default=None, description="Numbers to be found in the logs: name: regex with one group.")
 
     @model_validator(mode="after")
     def _one_command(self) -> JobYaml:

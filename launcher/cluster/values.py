@@ -30,6 +30,8 @@ from launcher.cluster.scalars import (
 )
 from launcher.cluster.yamlfile import Fraction, Odd, Whole
 from launcher.hyperparameters import no_json, odd
+from launcher.metrics import problem_of
+from launcher.model import MetricDefinition
 
 LATER = "not in this version"
 BACKENDS = ("local", "ssh", "slurm")
@@ -93,6 +95,19 @@ def _some_time(value: float) -> float:
 
 def _cluster_name(value: str) -> str:
     return parse_name(value) if value != "local" else _refuse("another name: `local` always means this machine")
+
+
+def _metric_name(value: str) -> str:
+    return _of_metric(MetricDefinition(value, "()"), value)
+
+
+def _regex(value: str) -> str:
+    return _of_metric(MetricDefinition("name", value), value)
+
+
+def _of_metric(made: MetricDefinition, value: str) -> str:
+    why = problem_of(made)
+    return value if why is None else _refuse(why)
 
 
 def _size(value: Any) -> int:
@@ -272,6 +287,7 @@ Backend = Annotated[str, AfterValidator(_backend), WithJsonSchema({"type": "stri
 Transport = Annotated[str, AfterValidator(_transport), WithJsonSchema({"const": "auto"})]
 JobName = Annotated[str, AfterValidator(parse_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
 ClusterName = Annotated[str, AfterValidator(_cluster_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
+Metrics = Annotated[dict[Annotated[str, AfterValidator(_metric_name)], Annotated[str, AfterValidator(_regex)]], none_is(dict)]
 Port = Annotated[int, PlainValidator(_port), WithJsonSchema(_PORT)]
 PortOrAuto = Annotated[Any, _auto_or(lambda value: _port(value, "auto, or a number from 1 to 65535")), _auto_schema(_PORT)]
 Gpus = Annotated[Any, _auto_or(_count(0, "auto, or a whole number from 0 on")), _auto_schema({"type": "integer", "minimum": 0})]

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.agent.watch import Watch
 from launcher.coordinator.clock import Clock
@@ -32,6 +32,9 @@ from launcher.slurm import warning
 from launcher.status import Status
 from launcher.store import Folder, read_json, write_json
 from launcher.verdict import verdict
+
+if TYPE_CHECKING:
+    from launcher.metrics.collect import Collector
 
 _DURABLE = {"starting", "attempt", "diagnosis", "collected", "requeued", "end"}
 """events that must be on the disk before anything follows from them"""
@@ -67,6 +70,7 @@ class Coordinator:
         """how many warnings came to us"""
         self._notices = Notices(self._plan, self._told.put) if self._plan.allocation else None
         self._steps = Steps(self._plan, folder, self._told.put, lambda: self.view)
+        self._metrics = self._collector() if spec.metrics else None
 
     def run(self) -> None:
         """Coordinate until the end is written, or until somebody takes over."""
@@ -213,6 +217,10 @@ class Coordinator:
         return True
 
     def _finish(self) -> bool:
+        if self._metrics is not None and self.view.starting:
+            # Slurm gives little time for an end that it wants.
+            self._metrics.finish(60.0 if self.view.revoked is None else 3.0)
+            self._take_waiting()
         self._record_all(self._steps.clean_up(verdict(self.view).exit_code == 0))
         end = verdict(self.view, self._plan.spec.max_run_time, self._plan.spec.requeue)
         self._folder.environment.unlink(missing_ok=True)
@@ -242,6 +250,17 @@ class Coordinator:
             self._known.add(_identity(event))
         self._once_there_is_room(lambda: self._folder.append(event, durable=event["type"] in _DURABLE))
         fold([event], self.view)
+        if event["type"] == "following" and self._metrics is not None:
+            self._metrics.start()
+
+    def _collector(self) -> Collector:
+        from launcher.backends.detached import directory
+        from launcher.metrics.collect import Collector
+
+        def note(sentence: str) -> None:
+            self._told.put({"type": "note", "message": sentence})
+
+        return Collector(self._folder.root, self._plan.spec.metrics, lambda *place: self.view.rank_of(*place), note, directory())
 
     def _once_there_is_room(self, write: Callable[[], None]) -> None:
         """Nothing may follow from what is not written down, and a full disk here is no reason to stop what runs there."""

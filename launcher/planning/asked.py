@@ -12,6 +12,7 @@ from typing import Any
 from launcher import environ, torchrun
 from launcher.cluster import Cluster
 from launcher.errors import UsageError
+from launcher.metrics import definitions
 from launcher.model import Command, JobSpec
 from launcher.planning.request import Request, Settings
 
@@ -51,6 +52,7 @@ def spec_of(settings: Settings, command: Command, user: Mapping[str, str], nodes
         warnings.append(
             f"nproc_per_node is {nproc}, but `{text}` starts neither torchrun nor another process launcher: it runs once per node"
         )
+    metrics = settings.get("metrics", ())
     spec = JobSpec(
         command=command,
         name=settings.get("name") or _base_name(command),
@@ -66,6 +68,7 @@ def spec_of(settings: Settings, command: Command, user: Mapping[str, str], nodes
         keep=bool(settings.get("keep", False)),
         requeue=bool(settings.get("requeue", False)),
         max_requeues=int(settings.get("max_requeues", JobSpec.max_requeues)),
+        metrics=definitions(metrics, settings.origins["metrics"]),
         max_code_bytes=settings.get("max_code_size", JobSpec.max_code_bytes),
     )
     if spec.source_dir is not None and not Path(spec.source_dir).is_dir():

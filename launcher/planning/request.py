@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from launcher.cluster.userfile import SETTINGS
-from launcher.model import Command
+from launcher.model import Command, MetricDefinition
 
 if TYPE_CHECKING:
     from launcher.cluster.jobfile import JobFile
@@ -44,11 +44,14 @@ class Request:
     max_code_size: int | None = None
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    metrics: tuple[MetricDefinition, ...] = ()
     detached: bool = False
 
 
 _STORED_AS = {"max_code_size": "max_code_bytes"}
 """options whose value has another name in the plan"""
+_OPTIONS = {"metrics": "metric"}
+"""settings whose option has another name"""
 
 
 class Settings:
@@ -72,7 +75,7 @@ class Settings:
         stored = _STORED_AS.get(name, name)
         said = getattr(self._request, name, None)
         if said is not None and said != ():
-            self.origins[stored] = "--" + name.replace("_", "-")
+            self.origins[stored] = "--" + _OPTIONS.get(name, name).replace("_", "-")
             return said
         said = getattr(self._job, name, None)
         if said is not None and said != ():

@@ -70,6 +70,11 @@ def boot_line() -> bytes:
     return _FOR_OTHERS + f"exec({text!r})\n".encode()
 
 
+@cache
+def _seldom() -> str:
+    return (_AGENT / "seldom.py").read_text()
+
+
 class Marker:
     """A word nobody else prints.  It is sent in two halves, so that a shell that echoes its input cannot fake it."""
 
@@ -80,7 +85,7 @@ class Marker:
         """how it looks where our own words come back"""
 
     def order(self, **order: Any) -> bytes:
-        return ascii({"marker": self._halves, **order}).encode() + b"\n"
+        return ascii({"marker": self._halves, "seldom": _seldom(), **order}).encode() + b"\n"
 
 
 def await_marker(channel: transports.Channel, text: bytes, marker: Marker, host: Host) -> bytes:

@@ -4,7 +4,7 @@ Runs on the nodes: standard library only, Python 3.8.
 """
 
 import _socket as socket  # the interpreter's own part: `socket` would bring enum and selectors
-import ctypes
+import fcntl
 import os
 import pwd
 import struct
@@ -12,6 +12,9 @@ import sys
 import time
 
 from launcher.agent import procs
+
+_RTM_GETADDR, _REQUEST_DUMP, _NLMSG_ERROR, _NLMSG_DONE, _IFA_ADDRESS, _IFA_LOCAL = 22, 0x301, 2, 3, 1, 2
+_SIOCGIFFLAGS, _IFF_UP = 0x8913, 1
 
 
 def machine(root):
@@ -77,44 +80,60 @@ def _amd_gpus():
     return count
 
 
-class _Ifaddrs(ctypes.Structure):
-    """struct ifaddrs of getifaddrs(3), as far as it is read here."""
-
-
-_Ifaddrs._fields_ = [
-    ("next", ctypes.POINTER(_Ifaddrs)),
-    ("name", ctypes.c_char_p),
-    ("flags", ctypes.c_uint),
-    ("address", ctypes.c_void_p),
-]
-
-
 def addresses():
     """[interface, address] of every interface that is up, loopback and link-local addresses left out."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    first = ctypes.POINTER(_Ifaddrs)()
-    if libc.getifaddrs(ctypes.byref(first)) != 0:
-        raise OSError(ctypes.get_errno(), "getifaddrs")
-    found, entry = [], first
-    while entry:
-        text = _address(entry.contents.address)
-        if text and entry.contents.flags & 1 and not text.startswith(("127.", "169.254.", "fe80:")) and text != "::1":
-            found.append([entry.contents.name.decode(), text])
-        entry = entry.contents.next
-    libc.freeifaddrs(first)
-    return found
+    found = [(socket.if_indextoname(index), text) for index, text in _all_addresses()]
+    with_socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 0)
+    try:
+        up = {name for name in {name for name, _ in found} if _is_up(with_socket.fileno(), name)}
+    finally:
+        with_socket.close()
+    hidden = ("127.", "169.254.", "fe80:")
+    return [[name, text] for name, text in found if name in up and not text.startswith(hidden) and text != "::1"]
 
 
-def _address(pointer):
-    if not pointer:
-        return None
-    family = struct.unpack("H", ctypes.string_at(pointer, 2))[0]
-    # struct sockaddr_in has the address at byte 4, sockaddr_in6 at byte 8 (ip(7), ipv6(7)).
-    if family == socket.AF_INET:
-        return socket.inet_ntop(family, ctypes.string_at(pointer + 4, 4))
-    if family == socket.AF_INET6:
-        return socket.inet_ntop(family, ctypes.string_at(pointer + 8, 16))
-    return None
+def _all_addresses():
+    """(index of its interface, text) of every IPv4 and IPv6 address, asked of the kernel as in rtnetlink(7)."""
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    try:
+        kernel.send(struct.pack("=IHHIIBxxxI", 24, _RTM_GETADDR, _REQUEST_DUMP, 1, 0, socket.AF_UNSPEC, 0))
+        found = []
+        while True:
+            received = kernel.recv(1 << 16)
+            while received:
+                length, kind = struct.unpack_from("=IH", received)
+                if kind in (_NLMSG_DONE, _NLMSG_ERROR):
+                    return found
+                found += _addresses_in(received[16:length])
+                received = received[_aligned(length) :]
+    finally:
+        kernel.close()
+
+
+def _addresses_in(message):
+    """Of one struct ifaddrmsg and its attributes: the local address where there is another end (IFA_LOCAL), else the one."""
+    family, index = struct.unpack_from("=BxxxI", message)
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        return []
+    values, rest = {}, message[8:]
+    while len(rest) >= 4:
+        length, kind = struct.unpack_from("=HH", rest)
+        values[kind] = rest[4:length]
+        rest = rest[_aligned(length) :]
+    value = values.get(_IFA_LOCAL, values.get(_IFA_ADDRESS))
+    return [] if value is None else [(index, socket.inet_ntop(family, value))]
+
+
+def _aligned(length):
+    return max(4, (length + 3) & ~3)
+
+
+def _is_up(fd, name):
+    try:
+        told = fcntl.ioctl(fd, _SIOCGIFFLAGS, struct.pack("40s", os.fsencode(name)))
+    except OSError:
+        return False
+    return bool(struct.unpack_from("H", told, 16)[0] & _IFF_UP)
 
 
 def lingering() -> bool:

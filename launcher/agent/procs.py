@@ -4,8 +4,9 @@ Runs on the nodes: standard library only, Python 3.8.  Facts from proc(5), prctl
 """
 
 import _signal as signal  # the interpreter's own part: `signal` would bring enum
-import ctypes
 import os
+
+from launcher.agent import libc
 
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _PIDFD_OPEN = 434
@@ -23,8 +24,8 @@ def boot_id():
 
 
 def _prctl(option, value):
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(%d)" % option)
+    if libc.call("prctl", option, value, 0, 0, 0) != 0:
+        raise OSError(libc.last_errno(), "prctl(%d)" % option)
 
 
 def become_subreaper():
@@ -34,12 +35,12 @@ def become_subreaper():
 
 def set_name(name):
     """What `ps -o comm` shows for this process (at most 15 bytes)."""
-    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()))
+    _prctl(_PR_SET_NAME, name.encode())
 
 
 def open_pidfd(pid):
     """A descriptor that becomes readable when the process ends; None where the kernel has none (before 5.3)."""
-    fd = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_OPEN, pid, 0)
+    fd = libc.call("syscall", _PIDFD_OPEN, pid, 0)
     return fd if fd >= 0 else None
 
 

@@ -29,6 +29,8 @@ def main(order, reader):
     session.guard_pipe()
     _thread.start_new_thread(session.keep_alive, ())
     session.run()
+    # Everything is said; what the interpreter would do before its end, nobody waits for.
+    os._exit(0)
 
 
 class Session:

@@ -9,6 +9,7 @@ what is ours.  Runs on the nodes: standard library only, Python 3.8.
 """
 
 import _signal as signal  # the interpreter's own part: `signal` would bring enum
+import errno
 import os
 import select
 import sys
@@ -22,6 +23,7 @@ from launcher.agent.workers import Workers
 
 LEFTOVER_GRACE = 5.0
 """seconds that processes which outlive their command get between TERM and KILL"""
+CAN_SPAWN = hasattr(os, "posix_spawn")
 LOOK_SECONDS = 0.5
 """how long a death that nothing announces (the warden's) may stay unnoticed"""
 
@@ -75,14 +77,17 @@ def never_return(work):
 
 def _guard(order, spool, supervisor):
     """Wait for the supervisor; if it left no outcome, end everything below us and write one."""
+    status = None
     while True:
         try:
-            pid, _ = os.waitpid(-1, 0)
+            pid, status = os.waitpid(-1, 0)
         except ChildProcessError:
             break
         if pid == supervisor:
             break
-    _clean_up_after(order, spool)
+    # It exits with 0 only after its outcome: the spool, which may be gone by now, need not be asked.
+    if status != 0:
+        _clean_up_after(order, spool)
 
 
 def _clean_up_after(order, spool, find=None):
@@ -104,37 +109,93 @@ def orphans(spool, marks):
 
 
 def start_command(order, stdout, stderr):
-    """Fork and exec the command; returns its pid.  OSError, naming the program, when it cannot be started."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+    """Start the command; returns its pid.  OSError, naming the file, when it cannot be started.
+
+    Without a copy of ourselves where the C library can make a session in posix_spawn (glibc from 2.26 on, and a Python
+    that was built with it), else by fork and exec.
+    """
+    # UTF-8 whatever the locale here, so that words arrive byte by byte as they were said.
+    argv = [raw(word) for word in order["argv"]]
+    env = {raw(name): raw(value) for name, value in order["env"].items()}
+    try:
+        if any(b"\0" in word for word in [*argv, *env, *env.values()]):
+            raise ValueError("embedded null byte")
         try:
-            os.close(reader)
-            _become_command(order, stdout, stderr)
-        except (OSError, ValueError) as error:
-            os.write(writer, _complaint(error, order).encode("utf-8", "backslashreplace"))
-        finally:
-            os._exit(127)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        complaint = pipe.read().decode()
-    if complaint:
-        os.waitpid(pid, 0)
-        number, _, text = complaint.partition(" ")
-        raise OSError(int(number), text)
-    return pid
+            if CAN_SPAWN:
+                return _spawn(order, argv, env, stdout, stderr)
+        except RuntimeError:
+            # Of which the error for a flag that is not there is one.
+            pass
+        return _fork(order, argv, env, stdout, stderr)
+    except (OSError, ValueError) as error:
+        raise OSError(*_complaint(error, order)) from None
 
 
 def _complaint(error, order):
     """errno and a sentence that names the file: the program, or the directory it was to start in."""
     if isinstance(error, ValueError):
-        return "0 %s: %s" % (ascii(order["argv"][0]), error)
-    return "%d %s: %s" % (error.errno or 0, os.fsdecode(error.filename or order["argv"][0]), error.strerror)
+        return 0, "%s: %s" % (ascii(order["argv"][0]), error)
+    return error.errno or 0, "%s: %s" % (os.fsdecode(error.filename or order["argv"][0]), os.strerror(error.errno or 0))
 
 
-def _become_command(order, stdout, stderr):
+def _defaults():
+    """The signals that the command must find as a fresh log-in has them."""
+    return signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+
+def _spawn(order, argv, env, stdout, stderr):
+    files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+    files += [(os.POSIX_SPAWN_DUP2, source, target) for target, source in ((1, stdout), (2, stderr))]
+    # What a spawned process has no flags for, it inherits: our directory and umask, for that long.
+    os.chdir(order["cwd"])
+    mask = os.umask(order.get("umask", 0o022))
+    try:
+        for program in _candidates(argv[0], env):
+            try:
+                return os.posix_spawn(
+                    program, argv, env, file_actions=files, setsid=True, setsigmask=(), setsigdef=_defaults()
+                )
+            except (FileNotFoundError, NotADirectoryError):
+                if b"/" in argv[0]:
+                    raise
+    finally:
+        os.umask(mask)
+        os.chdir("/")
+    raise FileNotFoundError(errno.ENOENT, "", argv[0])
+
+
+def _candidates(name, env):
+    """Where a program may be: the places of the command's own PATH, what is there and may not be executed last."""
+    if b"/" in name:
+        return [name]
+    places = [os.path.join(folder, name) for folder in env.get(b"PATH", os.fsencode(os.defpath)).split(b":")]
+    return sorted((place for place in places if os.path.exists(place)), key=lambda place: not os.access(place, os.X_OK))
+
+
+def _fork(order, argv, env, stdout, stderr):
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            _become_command(order, argv, env, stdout, stderr)
+        except OSError as error:
+            name = os.fsencode(error.filename or argv[0])
+            os.write(writer, b"%d %s" % (error.errno or 0, name))
+        finally:
+            os._exit(127)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        number, _, name = pipe.read().partition(b" ")
+    if number:
+        os.waitpid(pid, 0)
+        raise OSError(int(number), "", name)
+    return pid
+
+
+def _become_command(order, argv, env, stdout, stderr):
     os.setsid()
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    for number in _defaults():
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.umask(order.get("umask", 0o022))
@@ -142,9 +203,10 @@ def _become_command(order, stdout, stderr):
     null = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, null), (1, stdout), (2, stderr)):
         os.dup2(source, target)
-    # UTF-8 whatever the locale here, so that words arrive byte by byte as they were said.
-    argv = [raw(word) for word in order["argv"]]
-    os.execvpe(argv[0], argv, {raw(name): raw(value) for name, value in order["env"].items()})
+    places = _candidates(argv[0], env)
+    if not places:
+        raise FileNotFoundError(errno.ENOENT, "", argv[0])
+    os.execve(places[0], argv, env)
 
 
 class Supervisor:

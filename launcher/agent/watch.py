@@ -5,10 +5,11 @@ Used on both sides.  Standard library only, Python 3.8.  Numbers from inotify(7)
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import sys
+
+from launcher.agent import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ class Watch:
         self._paths: Set[str] = set()
         self._fd: Optional[int] = None
         if sys.platform.startswith("linux"):
-            self._libc = ctypes.CDLL(None, use_errno=True)
-            fd = self._libc.inotify_init1(_NONBLOCK_CLOEXEC)
+            fd = libc.call("inotify_init1", _NONBLOCK_CLOEXEC)
             self._fd = fd if fd >= 0 else None
 
     def fileno(self) -> Optional[int]:
@@ -45,7 +45,7 @@ class Watch:
             return
         self._paths.add(path)
         if self._fd is not None:
-            self._libc.inotify_add_watch(self._fd, os.fsencode(path), self._wanted)
+            libc.call("inotify_add_watch", self._fd, os.fsencode(path), self._wanted)
 
     def clear(self) -> None:
         """Forget the changes seen so far; call it before looking at the files."""

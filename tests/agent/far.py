@@ -49,7 +49,7 @@ def _runs(path: str) -> bool:
     return subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
-def hurried(monkeypatch: pytest.MonkeyPatch, **constants: tuple[float, float]) -> None:
+def hurried(monkeypatch: pytest.MonkeyPatch, **constants: tuple[object, object]) -> None:
     """Send an agent in which each named constant has another value; (the value it has now, the value wanted)."""
     build, replaced = bootstrap.agent_archive, dict.fromkeys(constants, 0)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,29 @@ def test_addresses_are_those_others_may_reach() -> None:
     found = facts.addresses()
     assert all(not text.startswith(("127.", "169.254.", "fe80:")) and text != "::1" for _, text in found)
     assert {name for name, _ in found} <= set(os.listdir("/sys/class/net"))
+
+
+@pytest.mark.root
+def test_addresses_of_every_kind_are_found() -> None:
+    """Second ones, labelled ones, point to point, IPv6; not those of a card that is down. Asked in a network of its own."""
+    script = """
+set -e
+ip link set lo up
+ip link add one type veth peer name two; ip link add down type veth peer name lower
+ip link set one up; ip link set two up
+ip addr add 192.0.2.1/24 dev one; ip addr add 192.0.2.2/24 dev one label one:2
+ip addr add 198.51.100.1 peer 198.51.100.9 dev two; ip addr add 2001:db8::5/64 dev two nodad
+ip addr add 203.0.113.1/24 dev down
+exec "$0" -c 'from launcher.agent import facts; print(facts.addresses())'
+"""
+    done = subprocess.run(["unshare", "--net", "sh", "-c", script, sys.executable], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(ast.literal_eval(done.stdout)) == [
+        ["one", "192.0.2.1"],
+        ["one", "192.0.2.2"],
+        ["two", "198.51.100.1"],
+        ["two", "2001:db8::5"],
+    ]
 
 
 def test_a_port_is_held_until_it_is_given_free(node: Node) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,16 @@ print(json.dumps([
     [int(line.split()[1], 16) & ~(3 << 31) for line in open('/proc/self/status') if line.startswith('SigIgn')],
 ]))
 """
+
+
+@pytest.fixture(params=["spawned", "forked"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the node's Python can start the command: older C libraries make no session in posix_spawn."""
+    if request.param == "forked":
+        hurried(monkeypatch, CAN_SPAWN=('hasattr(os, "posix_spawn")', "False"))
+
+
+both_ways = pytest.mark.usefixtures("way")
 
 
 def python(text: str, *arguments: str) -> list[str]:
@@ -59,6 +70,7 @@ def test_a_signal_is_told_as_a_shell_tells_it(node: Node, number: int, name: str
     assert (outcome["exit_code"], outcome["signal"]) == (128 + number, name)
 
 
+@both_ways
 def test_argv_environment_and_directory_are_as_they_were_said(node: Node) -> None:
     """Quotes, newlines, unicode, empty words, dollars: no shell has looked at them."""
     argv = ["", "a b", "'", '"', "\\", "new\nline", "é日本🚀", "$HOME `id` $(id)", "--", "-x", "*", "~", "\t", "#", "!!"]
@@ -68,6 +80,7 @@ def test_argv_environment_and_directory_are_as_they_were_said(node: Node) -> Non
     assert json.loads(node.log()) == [argv, env, str(node.job / "code")]
 
 
+@both_ways
 def test_bytes_that_are_no_text_arrive_as_they_are(node: Node) -> None:
     """File names of another age are arguments, too."""
     odd = b"\xff\xfe caf\xe9"
@@ -106,6 +119,7 @@ def test_what_is_dropped_is_not_inherited(node: Node, monkeypatch: pytest.Monkey
     assert json.loads(node.log())[1] == {"T_PLAIN": "node", "T_SET": "mine"}
 
 
+@both_ways
 def test_the_command_starts_with_default_signals_and_an_empty_mask(node: Node) -> None:
     """Although whoever started us ignores and blocks some."""
     old = {
@@ -124,6 +138,7 @@ def test_the_command_starts_with_default_signals_and_an_empty_mask(node: Node) -
     assert json.loads(node.log()) == [[], True, [], [(1 << 12) | (1 << 24)]]
 
 
+@both_ways
 def test_the_command_has_a_session_of_its_own_and_no_open_files(node: Node) -> None:
     """Nothing of ours leaks into it; its stdin is empty."""
     text = (
@@ -135,6 +150,7 @@ def test_the_command_has_a_session_of_its_own_and_no_open_files(node: Node) -> N
     assert node.log() == b"True [0, 1, 2, 3] True\n"
 
 
+@both_ways
 def test_a_program_that_is_not_there_is_a_sentence(node: Node) -> None:
     """The outcome says `not started`, and names the program once."""
     node.start(["/no/such/program", "x"])
@@ -143,6 +159,20 @@ def test_a_program_that_is_not_there_is_a_sentence(node: Node) -> None:
     assert outcome["message"] == "/no/such/program: No such file or directory"
 
 
+@both_ways
+@pytest.mark.parametrize("code", [0o644, 0o000], ids=oct)
+def test_a_program_is_looked_for_in_the_commands_own_path(node: Node, tmp_path: Path, code: int) -> None:
+    """What may not be executed there is passed over while a later place has one that may; alone it is refused by name."""
+    for name, mode in (("first", code), ("second", 0o755)):
+        (tmp_path / name).mkdir()
+        program = tmp_path / name / "greet"
+        program.write_text(f"#!/bin/sh\necho {name}\n")
+        program.chmod(mode)
+    node.start(["greet"], env={"PATH": f"{tmp_path}/none:{tmp_path}/first:{tmp_path}/second:/bin"})
+    assert finish(node)["exit_code"] == 0 and node.log() == b"second\n"
+
+
+@both_ways
 @pytest.mark.parametrize(("argv", "env"), [(["a\0b"], {}), (["true"], {"T_X": "a\0b"})])
 def test_a_command_that_cannot_be_said_to_the_system_is_a_sentence(node: Node, argv: list[str], env: dict[str, str]) -> None:
     """A NUL fits into no argv; it is not taken for a program that ended with 127."""

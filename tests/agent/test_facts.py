@@ -94,11 +94,11 @@ def test_addresses_of_every_kind_are_found() -> None:
     script = """
 set -e
 ip link set lo up
-ip link add one type veth peer name two; ip link add down type veth peer name lower
+ip link add one type veth peer name two; ip link add off type veth peer name lower
 ip link set one up; ip link set two up
 ip addr add 192.0.2.1/24 dev one; ip addr add 192.0.2.2/24 dev one label one:2
 ip addr add 198.51.100.1 peer 198.51.100.9 dev two; ip addr add 2001:db8::5/64 dev two nodad
-ip addr add 203.0.113.1/24 dev down
+ip addr add 203.0.113.1/24 dev off
 exec "$0" -c 'from launcher.agent import facts; print(facts.addresses())'
 """
     done = subprocess.run(["unshare", "--net", "sh", "-c", script, sys.executable], capture_output=True, text=True, check=False)

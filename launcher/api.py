@@ -51,7 +51,7 @@ def script(drafted: Draft) -> str | None:
         return None
     from launcher.backends import batch
 
-    return batch.script(drafted.plan, Folder(Store().jobs / drafted.plan.job_id))
+    return batch.script(drafted.plan, folder_of(drafted.plan))
 
 
 def prepare(request: Request) -> Prepared | None:
@@ -85,8 +85,9 @@ def submit(
     script(drafted)
     folder = Store().create(made.job_id)
     try:
-        if made.spec.source_dir is not None:
-            taken = code.snapshot(Path(made.spec.source_dir), folder.code, made.spec.max_code_bytes)
+        source = made.spec.source_dir
+        if source is not None or drafted.beside:
+            taken = code.snapshot(Path(source) if source else None, folder.code, made.spec.max_code_bytes, drafted.beside)
             progress(_told_of(taken))
         write_json(folder.environment, drafted.environment, mode=0o600)
         write_json(
@@ -132,6 +133,11 @@ def _told_of(taken: Any) -> str:
     state = "" if taken.commit is None else f", git {taken.commit[:10]}{' with uncommitted changes' if taken.dirty else ''}"
     text = f"code: {len(taken.files)} file{'s' * (len(taken.files) != 1)}, {size_text(taken.bytes)}{state}"
     return "\n".join([text, *taken.notes])
+
+
+def folder_of(made: Plan) -> Folder:
+    """Where the folder of a job will be, or is."""
+    return Folder(Store().jobs / made.job_id)
 
 
 def find(name: str) -> Folder:

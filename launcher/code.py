@@ -24,6 +24,7 @@ import platform
 import re
 import stat
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -79,26 +80,50 @@ class _Walk:
     problems: list[str] = field(default_factory=list)
 
 
-def snapshot(source: Path, target: Path, limit: int) -> Snapshot:
+def snapshot(source: Path | None, target: Path, limit: int, beside: Mapping[str, bytes | Path] | None = None) -> Snapshot:
     """Copy ``source`` into the new folder ``target`` and write ``<target>.json`` beside it.
 
-    Raises UsageError where there is no such folder, something in it cannot be read or sent, or it is larger than ``limit``
-    bytes; nothing is copied then.
+    ``beside``: {path in the snapshot: content, or the file that has it}, what goes along though it is not in the folder;
+    without a ``source`` it is all there is.  Raises UsageError where there is no such folder, something in it cannot be read
+    or sent, or it is larger than ``limit`` bytes; nothing is copied then.
     """
-    if not source.is_dir():
+    if source is not None and not source.is_dir():
         raise UsageError("there is no such source folder", where=str(source), next_step="check --source-dir")
-    with _git_state(source) as git:
-        found = _walk(source, target)
+    with _git_state(source) as git, _files(beside or {}) as others:
+        found = _walk(source, target) if source is not None else _Walk()
+        _add(found, others)
         if found.problems:
             raise UsageError("the source folder cannot be taken as it is", where=str(source), problems=found.problems,
                              next_step="mend these, or name them in a .launcherignore file")
-        _check_size(source, found, limit)
+        _check_size(source or target, found, limit)
         files = _copy(found, target)
         commit, dirty = git()
     total = sum(entry.get("size", 0) for entry in files.values())
     taken = Snapshot(files, _digest(files), total, commit, dirty, found.ignored, tuple(found.notes))
     _write_json(target.with_name(target.name + ".json"), taken.to_json())
     return taken
+
+
+@contextlib.contextmanager
+def _files(beside: Mapping[str, bytes | Path]) -> Iterator[dict[str, Path]]:
+    """All of it as files."""
+    with tempfile.TemporaryDirectory(prefix="launcher-code-") as folder:
+        made = {}
+        for number, (path, content) in enumerate(beside.items()):
+            made[path] = content if isinstance(content, Path) else Path(folder, str(number))
+            if isinstance(content, bytes):
+                made[path].write_bytes(content)
+        yield made
+
+
+def _add(found: _Walk, others: Mapping[str, Path]) -> None:
+    """Take the other files along, too."""
+    taken = {path for path, _, _ in found.files} | found.links.keys()
+    for path, file in others.items():
+        if path in taken:
+            found.problems.append(f"{path}: a file of this name goes along, too")
+        else:
+            found.files.append((path, str(file), file.stat()))
 
 
 def load(code_json: Path) -> Snapshot:
@@ -305,8 +330,11 @@ def _digest(files: Mapping[str, Entry]) -> str:
 
 
 @contextlib.contextmanager
-def _git_state(source: Path) -> Iterator[Any]:
+def _git_state(source: Path | None) -> Iterator[Any]:
     """Asks git while the walk goes on; the value is a function giving (commit or None, dirty or None)."""
+    if source is None:
+        yield lambda: (None, None)
+        return
     environment = dict(os.environ, GIT_OPTIONAL_LOCKS="0", LC_ALL="C")
     words = ["git", "-C", str(source), "status", "--porcelain=v2", "--branch", "--", "."]
     try:

@@ -98,6 +98,10 @@ class Feed:
         self._watch.wait(seconds)
         time.sleep(max(0.0, self._read_at + _TOGETHER_SECONDS - time.monotonic()))
 
+    def close(self) -> None:
+        """Give the watch's descriptor back; what is read later is looked for now and then instead."""
+        self._watch.close()
+
     def _new_events(self) -> Iterator[dict[str, Any]]:
         try:
             with self._folder.events.open("rb") as file:

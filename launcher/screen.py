@@ -297,6 +297,13 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any], View], str | None]] = {
 }
 
 
+def print_table(rows: list[tuple[str, ...]]) -> None:
+    """Columns as wide as their widest cell."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
 def is_empty(model: Path) -> bool:
     """True where the command left nothing to collect as its model."""
     return not (model.is_dir() and any(model.iterdir()))

@@ -20,18 +20,21 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS: list[set[str]] = [
-    {"errors", "keep", "agent", "status", "uri", "environments"},
+    {"errors", "keep", "agent", "callee", "status", "uri", "environments"},
     {"view", "model", "hyperparameters", "metrics", "code", "ignore", "rsync", "slurm", "torchrun", "transports", "objects"},
-    {"cluster", "store", "manifest", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
+    {"returns", "cluster", "store", "manifest", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
     {"planning", "bootstrap", "link", "fleet", "incoming", "outputs", "publish", "provenance", "diagnosis", "feed", "backends",
-     "cleaning"},
+     "cleaning", "arguments"},
     {"api", "session", "coordinator", "screen"},
     {"following"},
-    {"cli", "__main__"},
+    {"cli", "__main__", "training_job", "estimator", "functions"},
 ]
 """rooms, ground floor first; a room imports from floors below, and from the rooms of its own floor that are named here"""
 NEIGHBOURS = {
     ("__main__", "cli"),
+    ("estimator", "training_job"),
+    ("functions", "estimator"),
+    ("functions", "training_job"),
     ("link", "bootstrap"),
     ("cleaning", "link"),
     ("cluster", "environ"),
@@ -134,7 +137,8 @@ def test_the_command_line_calls_the_front_desk() -> None:
 
 def test_heavy_packages_are_imported_where_they_are_needed() -> None:
     """Never with a module of the paths that list, status and --help take."""
-    heavy = {"ClusterShell", "paramiko", "fabric", "pydantic", "rich", "yaml", "torch", "pathspec", "invoke", "platformdirs"}
+    heavy = {"ClusterShell", "cloudpickle", "numpy", "paramiko", "fabric", "pydantic", "rich", "yaml", "torch", "pathspec",
+             "invoke", "platformdirs"}  # fmt: skip
     rooms = {
         "cli",
         "api",
@@ -145,6 +149,10 @@ def test_heavy_packages_are_imported_where_they_are_needed() -> None:
         "feed",
         "following",
         "screen",
+        "training_job",
+        "estimator",
+        "functions",
+        "returns",
         "owner",
         "model",
         "errors",
@@ -206,7 +214,7 @@ def test_files_and_functions_fit_on_a_screen_or_few(path: Path) -> None:
             assert (node.end_lineno or 0) - first < 50, node.name
         if isinstance(node, ast.ClassDef):
             public = [item.name for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")]
-            assert len(public) <= 12 or path.name in ("session.py", "supervise.py"), (
+            assert len(public) <= 12 or path.name in ("session.py", "supervise.py", "training_job.py"), (
                 f"{node.name} has {len(public)} public methods"
             )
 

@@ -8,9 +8,9 @@ import click
 
 from launcher import environ, planning
 from launcher.cli import options
-from launcher.cli.jobs import print_table
 from launcher.errors import LauncherError, NodeError, UsageError
 from launcher.model import Host, to_json
+from launcher.screen import print_table
 
 
 @click.command("nodes")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class Draft:
     """{"all": variables for every node, "nodes": {rank: variables of that host}}, and "each": those of `defaults:` for nodes
     that Slurm has yet to give; stored readable by the user alone"""
     warnings: tuple[str, ...]
+    beside: Mapping[str, bytes | Path] = field(default_factory=dict)
+    """what goes along with the code though it is not in the source folder"""
 
 
 def draft(request: Request, environment: Mapping[str, str]) -> Draft:
@@ -78,7 +80,7 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
         check_variables(host.env, f"the env of {host.name}")
     own = {str(node.rank): dict(node.host.env) for node in nodes}
     each = dict(template.env) if template else {}
-    return Draft(plan, {"all": user, "each": each, "nodes": own, **told.stored}, tuple(warnings))
+    return Draft(plan, {"all": user, "each": each, "nodes": own, **told.stored}, tuple(warnings), request.beside)
 
 
 def _masked_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cluster.userfile import SETTINGS
@@ -46,6 +47,8 @@ class Request:
     labels: Mapping[str, str] = field(default_factory=dict)
     metrics: tuple[MetricDefinition, ...] = ()
     detached: bool = False
+    beside: Mapping[str, bytes | Path] = field(default_factory=dict)
+    """{path in the working copy: content, or the file that has it}: what goes along with the code"""
 
 
 _STORED_AS = {"max_code_size": "max_code_bytes"}

@@ -32,7 +32,8 @@ def imports() -> set[tuple[str, str, str]]:
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             parts = [name.split(".") for name in names if name.startswith("launcher.")]
-            found |= {(str(path.relative_to(ROOT)), here, part[1]) for part in parts if part[1] != here}
+            # The package itself names what it hands out, from whichever floor.
+            found |= {(str(path.relative_to(ROOT)), here, part[1]) for part in parts if part[1] != here != "__init__"}
     return found
 
 

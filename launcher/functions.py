@@ -1,0 +1,203 @@
+"""`launcher.run`: a function instead of a script, called once by every process of a job; what each returned comes back.
+
+The function and what is handed to it go to the nodes pickled (`callee.py` unpacks them there), together with the modules of
+yours that this program has loaded.  On the way back no pickle is read: see `returns.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import api, callee, returns, training_job
+from launcher.errors import RemoteError, UnexpectedStatusException, ValueRefused, WrongArguments
+from launcher.estimator import Estimator, request_of
+from launcher.manifest import MANIFEST, parse
+from launcher.model import Command, Failure
+
+if TYPE_CHECKING:
+    from launcher.training_job import TrainingJob
+
+_FOLDER = "launcher_call"
+"""of the working copy: what the nodes need for the call; `python -m` starts it"""
+_GIB = 1 << 30
+_NOT_SENT = ("__pycache__", ".")
+"""beginnings of the names of files and folders that do not go along with a module"""
+_OURS = __name__.partition(".")[0]
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    nodes: int = 1,
+    nproc_per_node: int | str = 1,
+    show_logs: bool = True,
+    max_return_bytes: int = _GIB,
+    **options: Any,
+) -> list[Any]:
+    """Call ``fn(*args, **kwargs)`` in every process of a new job; the values that they returned, in the order of their ranks.
+
+    With one process per node Python alone is needed there; for more, torchrun starts them.  Each has RANK, WORLD_SIZE,
+    LOCAL_RANK, MASTER_ADDR and MASTER_PORT, so torch.distributed.init_process_group() needs nothing else.  ``options`` are
+    those of Estimator.  ``max_return_bytes``: all values together may not be larger.
+
+    An exception of the function is raised here as RemoteError, one of a built-in type as that, too; ValueRefused where a
+    value is of a kind that does not travel; UnexpectedStatusException where the job failed otherwise; UsageError before
+    anything has started.  Ctrl-C stops the job.
+    """
+    if not callable(fn):
+        raise WrongArguments("these arguments cannot be", problems=[f"fn: a function is wanted, not a {type(fn).__name__}"])
+    if "command" in options:
+        raise WrongArguments("these arguments cannot be", problems=["command: the function is the command"])
+    words = ("-m", _FOLDER)
+    command = Command(argv=("python3", *words)) if nproc_per_node == 1 else Command(script=words)
+    name = re.sub(r"\W+", "-", getattr(fn, "__name__", type(fn).__name__)).strip("-_") or "function"
+    said = Estimator(
+        **{"base_job_name": name, **options}, command=command, instance_count=nodes, nproc_per_node=nproc_per_node
+    )
+    collect = (*(said.settings or {}).get("collect", ()), callee.CHANNEL)
+    beside = _beside(fn, args, kwargs or {}, None if said.source_dir is None else Path(said.source_dir))
+    job = training_job.submit(request_of(said, more={"beside": beside, "collect": collect}))
+    try:
+        job.wait(show_logs=show_logs)
+    except KeyboardInterrupt:
+        job.stop()
+        raise
+    except UnexpectedStatusException as failed:
+        raise _reason(job, max_return_bytes, failed) from None
+    return values(job, max_return_bytes)
+
+
+def values(job: TrainingJob, max_return_bytes: int = _GIB) -> list[Any]:
+    """What the processes of a job of `run` returned, in the order of their ranks, however long ago.  Raises as `run`."""
+    found = _Results(job, max_return_bytes)
+    return [found.of(process) for process in found.processes]
+
+
+def _reason(job: TrainingJob, limit: int, failed: UnexpectedStatusException) -> Exception:
+    """Why a job failed: what the function raised, if it was that; of several processes the one that failed first."""
+    found = _Results(job, limit)
+    first = failed.failure or Failure("")
+    for process in sorted(found.processes, key=lambda one: (one.rank != first.rank, one.node != first.node, one.rank)):
+        try:
+            found.of(process)
+        except (RemoteError, ValueRefused) as error:
+            return error
+        except UnexpectedStatusException:
+            continue
+    return failed
+
+
+class _Results:
+    """The collected results of a job, by process."""
+
+    def __init__(self, job: TrainingJob, limit: int) -> None:
+        folder = api.find(job.training_job_id)
+        seen = api.view(folder)
+        self._job_id, self._output = folder.job_id, folder.output
+        self._budget = returns.Budget(limit, limit)
+        self._leaders = {rank: min(group) for group in seen.groups for rank in group}
+        self.processes: list[returns.Process] = []
+        for node in sorted(seen.nodes.values(), key=lambda node: node.rank):
+            for _ in range(node.nproc or 1):
+                self.processes.append(returns.Process(len(self.processes), node.rank, node.host))
+        try:
+            self._sources = {file.path: file.node for file in parse((folder.output / MANIFEST).read_bytes()).files}
+        except FileNotFoundError:
+            self._sources = {}
+
+    def of(self, process: returns.Process) -> Any:
+        """What one returned; raises what it raised, UnexpectedStatusException where it left nothing."""
+        leader = self._leaders.get(process.node, process.node)
+        try:
+            return returns.result_of(str(self._output), process, self._sources, leader, self._budget, self._job_id)
+        except FileNotFoundError:
+            what = f"rank {process.rank} (node {process.node}, {process.host}) left no value"
+            raise UnexpectedStatusException(f"{self._job_id}: {what}", job_id=self._job_id) from None
+
+
+def _beside(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], source: Path | None
+) -> dict[str, bytes | Path]:
+    """The call, and what is needed to make it, by their paths in the working copy."""
+    import cloudpickle
+
+    try:
+        call = cloudpickle.dumps((fn, tuple(args), dict(kwargs)))
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        raise WrongArguments(f"the function, or something handed to it, cannot be sent: {error}") from error
+    # What is not of a module that can be imported is sent as byte code, which only the same version of Python reads.
+    python = "{}.{}".format(*sys.version_info[:2]) if b"cloudpickle" in call else None
+    found: dict[str, bytes | Path] = {
+        f"{_FOLDER}/__main__.py": Path(callee.__file__),
+        f"{_FOLDER}/call.pkl": call,
+        f"{_FOLDER}/call.json": json.dumps({"python": python, "file": _file_of(fn)}).encode(),
+    }
+    for file in sorted(Path(cloudpickle.__file__).parent.glob("*.py")):
+        found[f"{_FOLDER}/cloudpickle/{file.name}"] = file
+    there = set() if source is None or not source.is_dir() else {entry.name for entry in os.scandir(source)}
+    for path, module in _modules(fn):
+        if path.partition("/")[0] not in there:
+            found[path] = module
+    return found
+
+
+def _file_of(fn: Callable[..., Any]) -> str:
+    """The file, or the cell of a notebook, that has the function's text."""
+    return str(getattr(getattr(fn, "__code__", None), "co_filename", "?"))
+
+
+def _modules(fn: Callable[..., Any]) -> Iterator[tuple[str, Path]]:
+    """(path below its root, file) of this person's own modules that are loaded and lie beside the one that has the function."""
+    root = _root(fn)
+    if root is None:
+        return
+    names = {name.partition(".")[0] for name in list(sys.modules)} - {"__main__", _OURS}
+    for name in sorted(names):
+        file, folder = root / f"{name}.py", root / name
+        if (folder / "__init__.py").is_file() or (folder.is_dir() and not file.is_file() and _is_namespace(name, folder)):
+            yield from ((path.relative_to(root).as_posix(), path) for path in _files(folder))
+        elif file.is_file():
+            yield file.name, file
+
+
+def _is_namespace(name: str, folder: Path) -> bool:
+    return str(folder) in list(getattr(sys.modules.get(name), "__path__", ()))
+
+
+def _root(fn: Callable[..., Any]) -> Path | None:
+    """The folder from which the function's module was imported; None for what is installed, or built in."""
+    name = getattr(fn, "__module__", None) or "__main__"
+    module = sys.modules.get(name)
+    if name == "__main__":
+        file = getattr(module, "__file__", None)
+        return Path(file).absolute().parent if file else Path.cwd()
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    at = Path(file).absolute()
+    root = at.parents[name.count(".") + (at.name == "__init__.py")]
+    paths = sysconfig.get_paths()
+    installed = [Path(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed += [Path(path) for path in (*site.getsitepackages(), site.getusersitepackages())]
+    return None if any(at.is_relative_to(path) for path in installed) else root
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(_NOT_SENT) or path.is_symlink():
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        elif path.is_file():
+            yield path

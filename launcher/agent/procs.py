@@ -167,6 +167,16 @@ def listeners(pids, number):
     return told, untold
 
 
+def signal_name(number):
+    """`SIGTERM`; `SIG36` for a real-time signal, which has no name in Python."""
+    from signal import Signals
+
+    try:
+        return Signals(number).name
+    except ValueError:
+        return "SIG%d" % number
+
+
 def send(pids, number):
     """Send a signal to each; who is gone already is passed over."""
     for pid in pids:

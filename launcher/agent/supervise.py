@@ -362,7 +362,7 @@ class Supervisor:
             return
         self.warned = wish["number"]
         told, untold = self.workers.warn(wish["signal"], wish["ranks"])
-        self.spool.append("warned", self.attempt, signal=signal_name(wish["signal"]), told=told, untold=untold)
+        self.spool.append("warned", self.attempt, signal=procs.signal_name(wish["signal"]), told=told, untold=untold)
 
     def obey(self):
         wish = self.spool.stop_wish(self.attempt)
@@ -407,19 +407,9 @@ def in_step():
     return "SLURM_STEP_ID" in os.environ
 
 
-def signal_name(number):
-    """`SIGTERM`; `SIG36` for a real-time signal, which has no name in Python."""
-    from signal import Signals
-
-    try:
-        return Signals(number).name
-    except ValueError:
-        return "SIG%d" % number
-
-
 def _meaning(status):
     """Exit code as a shell gives it (128+n for signal n) and the signal's name."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return {"exit_code": 128 + number, "signal": signal_name(number)}
+        return {"exit_code": 128 + number, "signal": procs.signal_name(number)}
     return {"exit_code": os.WEXITSTATUS(status), "signal": None}

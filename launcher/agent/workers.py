@@ -25,6 +25,10 @@ class Workers:
         self._marks = marks
         self._alive = {}
         self._seen = set()
+        self._warning = None
+        """(number, ranks) of the last warning"""
+        self._warned = set()
+        """pids that it was sent to"""
         self._pause = _FIRST_LOOK
         self._due = time.monotonic() + _FIRST_LOOK
 
@@ -42,6 +46,9 @@ class Workers:
             return None
         below = self._below()
         self._pause = _FIRST_LOOK if self._find(below) else min(self._pause * 1.5, _SLOWEST)
+        late = self._warn_those_left()[0] if self._warning else []
+        if late:
+            self._tell("warned", signal=procs.signal_name(self._warning[0]), told=late, untold=[])
         self._due = time.monotonic() + self._pause
         return below
 
@@ -49,20 +56,32 @@ class Workers:
         """Send a signal to the training processes that catch it: (those told, those that would have died of it).
 
         Where the command starts ``ranks``, nobody else is meant; else the topmost processes below shells are, too.
+        Whoever begins, or begins to catch it, later on is told by `look`.
         """
+        self._warning, self._warned, self._pause = (number, ranks), set(), _FIRST_LOOK
+        self._due = time.monotonic() + self._pause
         self.gather()
         self._find(self._below())
+        return self._warn_those_left()
+
+    def _warn_those_left(self):
+        number, ranks = self._warning
         told, untold = [], []
-        for _, worker in self._alive.values():
-            hearing = procs.listeners([worker["pid"]], number)[0]
-            procs.send(hearing, number)
-            (told if hearing else untold).append(worker)
-        if not told and not untold and not ranks:
+        for pid, (_, worker) in self._alive.items():
+            if pid not in self._warned:
+                hearing = self._send(procs.listeners([pid], number)[0], pid)
+                (told if hearing else untold).append(worker)
+        if not self._alive and not ranks and not self._warned:
             hearing, deaf = procs.listeners(self._roots(), number)
-            procs.send(hearing, number)
-            told = [{"pid": pid, "name": procs.name(pid)} for pid in hearing]
+            told = [{"pid": pid, "name": procs.name(pid)} for pid in self._send(hearing, *hearing)]
             untold = [{"pid": pid, "name": procs.name(pid)} for pid in deaf if not hearing]
         return told, untold
+
+    def _send(self, hearing, *pids):
+        """Send the warning; ``pids`` need not be looked at again if somebody heard it."""
+        procs.send(hearing, self._warning[0])
+        self._warned.update(pids if hearing else ())
+        return hearing
 
     def tops(self):
         """The processes of the command that a polite TERM is for."""

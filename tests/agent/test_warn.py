@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +36,16 @@ time.sleep(60)
 """
 IGNORANT = "import time; print('ready', flush=True); time.sleep(60)"
 LISTENS = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: print('heard')); print('ready')\nwhile 1: time.sleep(1)"
+LATE = """
+import os, signal, sys, time
+print('ready', flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+signal.signal(signal.SIGUSR2, lambda *_: (print('saved', flush=True), sys.exit()))
+print('listens', flush=True)
+while 1:
+    time.sleep(1)
+"""
 TORCHRUN = """
 import os, subprocess, sys
 texts = sys.argv[1:]
@@ -86,6 +98,23 @@ def test_the_same_warning_is_passed_on_once(node: Node) -> None:
     eventually(lambda: node.log().count(b"heard") == 2)
     assert [event["type"] for event in node.heard].count("warned") == 2
     end(node, link)
+
+
+@pytest.mark.parametrize("ranks", [True, False])
+def test_who_begins_to_listen_after_a_warning_is_told_of_it_once(node: Node, tmp_path: Path, ranks: bool) -> None:
+    """Imports take their time, and a warning does not come twice."""
+    go = tmp_path / "go"
+    text = LATE.replace("sys.argv[1]", repr(str(go)))
+    link = node.start(python(TORCHRUN, text, CATCHES) if ranks else ["/bin/sh", "-c", f"true; {shlex.join(python(text))}"])
+    until_ready(node, 3 if ranks else 1)
+    first = warn(node, link, ranks=ranks)
+    assert (len(first["told"]), len(first["untold"])) == (int(ranks), 1)
+    go.touch()
+    late = node.wait_for("warned")
+    assert (late["told"], late["untold"], late["signal"]) == (first["untold"], [], "SIGUSR2") or not ranks
+    assert len(late["told"]) == 1
+    assert node.wait_for("outcome")["exit_code"] == 0
+    assert node.log().count(b"saved") == 1 + ranks
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def nodes_of(settings: Settings, cluster: Cluster, warnings: list[str]) -> tuple
 
 def _refuse_hosts(settings: Settings) -> None:
     """Slurm chooses the nodes; what it should keep to is said to sbatch."""
-    keys = {"hosts": "nodelist", "exclude": "exclude", "instance_type": "constraint", "hostfile": "nodelist"}
+    keys = {"hosts": "nodelist", "exclude": "exclude", "hostfile": "nodelist"}
     said = [
         f"{settings.origins[name]}: `{key}` under `slurm:` says that to sbatch"
         for name, key in keys.items()
@@ -139,8 +139,12 @@ def _refuse_hosts(settings: Settings) -> None:
         raise UsageError("Slurm chooses the nodes of a job", problems=said, next_step="write it into the cluster file")
 
 
-def count_of(settings: Settings) -> int:
+def count_of(settings: Settings, warnings: list[str]) -> int:
     """How many nodes are asked of Slurm."""
+    label = settings.get("instance_type")
+    if label:
+        # As where no host of an inventory has a label: code that names a cloud's machines runs here unchanged.
+        warnings.append(f"Slurm knows no instance_type; {label!r} is ignored (`constraint` under `slurm:` picks kinds of nodes)")
     asked = int(settings.get("nodes", 1))
     if asked < 1:
         raise UsageError(f"--nodes {asked}: at least one node is needed")

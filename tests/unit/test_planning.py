@@ -424,8 +424,14 @@ def test_a_directory_of_the_nodes_own(here: Path, section: str, workdir: str) ->
     assert template is not None and template.workdir == workdir
 
 
-@pytest.mark.parametrize(("option", "key"), [("hosts", "nodelist"), ("exclude", "exclude"), ("instance_type", "constraint")])
+@pytest.mark.parametrize(("option", "key"), [("hosts", "nodelist"), ("exclude", "exclude")])
 def test_slurm_chooses_the_nodes(option: str, key: str) -> None:
     """Options that pick hosts of an inventory name what says the same to sbatch."""
     text = refusal(backend="slurm", **{option: "a"})
     assert "Slurm chooses the nodes" in text and f"`{key}` under `slurm:`" in text
+
+
+def test_in_slurms_queue_an_instance_type_is_ignored_and_said() -> None:
+    """Code that names a cloud's machines runs there unchanged."""
+    (warning,) = planned(backend="slurm", instance_type="ecs.gn6i-c24g1.12xlarge").warnings
+    assert "ecs.gn6i-c24g1.12xlarge" in warning and "`constraint`" in warning

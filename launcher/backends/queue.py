@@ -63,7 +63,7 @@ def _beats(folder: Folder) -> bool:
 def cancel(folder: Folder, level: int) -> None:
     """Carry out the wish that stands in the folder.  SlurmSilent when Slurm cannot be told; the wish holds all the same."""
     number = batch.number_of(folder)
-    report = _answer(folder)
+    report = _answer(folder, haste=True)
     seen = fold(folder.read_events())
     # On its way back into the queue, out of which whoever waits for its end takes it.
     leaves = seen.requeues > 0 and seen.coordinator is None

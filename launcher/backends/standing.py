@@ -73,6 +73,8 @@ def _living(view: View, report: Report) -> Standing:
     if report.state.reason_code not in ("Running", "Completing", "Suspended"):
         why = f": {report.reason}" if report.reason else ""
         return Standing(Status.SUBMITTED, "queued", report.state.reason_code, f"{report.state.sentence}{why}")
+    if view.coordinator is None and view.requeues and report.state.reason_code == "Completing":
+        return Standing(Status.SUBMITTED, "queued", report.state.reason_code, "its nodes are given back; then it waits again")
     if view.coordinator is None:
         return Standing(Status.INITIALIZING, "starting")
     if report.state.reason_code == "Suspended":

@@ -14,6 +14,7 @@ SUBMITTED = {"type": "submitted", "n": 0, "time": 1.0}
 CREATED = {"type": "created", "n": 1, "time": 2.0, "nodes": [{"rank": 0, "host": "m1"}]}
 COORDINATOR = {"type": "coordinator", "n": 2, "time": 3.0, "pid": 5, "host": "m1"}
 STARTING = {"type": "starting", "n": 3, "time": 4.0, "attempt": 0}
+REQUEUED = {"type": "requeued", "n": 4, "time": 5.0, "requeue": 1, "by": "slurm", "reason_code": "Requeued", "message": "m"}
 END = {
     "type": "end",
     "n": 4,
@@ -49,6 +50,8 @@ TABLE = [
     (BEGUN, report("RUNNING"), LOG, ("Initializing", "alive", None, None, False)),
     (RUNS, report("RUNNING"), LOG, ("Running", "alive", None, None, False)),
     (RUNS, report("COMPLETING"), LOG, ("Running", "alive", None, None, False)),
+    ([*RUNS, REQUEUED], report("COMPLETING"), LOG, ("Submitted", "queued", "Completing", None, False)),
+    ([*RUNS, REQUEUED], report("RUNNING"), LOG, ("Initializing", "starting", None, None, False)),
     (RUNS, report("SUSPENDED"), LOG, ("Running", "alive", "Suspended", None, False)),
     (RUNS, report("PENDING", "BeginTime"), LOG, ("Submitted", "queued", "Pending", None, False)),
     (RUNS, report("SOMETHING_NEW"), LOG, ("Submitted", "queued", "Unknown", None, False)),

@@ -82,7 +82,7 @@ def submit(
     from launcher.model import to_json
 
     made = drafted.plan
-    script(drafted)
+    _check_queue(made)
     folder = Store().create(made.job_id)
     try:
         source = made.spec.source_dir
@@ -112,6 +112,14 @@ def submit(
         folder.environment.unlink(missing_ok=True)
         raise
     return folder
+
+
+def _check_queue(made: Plan) -> None:
+    """What can be known beforehand of a job that is put into a queue."""
+    if made.batch:
+        from launcher.backends import batch
+
+        batch.check(Folder(Store().jobs / made.job_id))
 
 
 def _start(made: Plan, folder: Folder, prepared: Prepared | None, progress: Callable[[str], None]) -> None:

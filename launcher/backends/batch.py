@@ -59,13 +59,25 @@ def is_batch(folder: Folder) -> bool:
 
 
 def script(plan: Plan, folder: Folder) -> str:
-    """The sbatch script of a plan, byte for byte as it is submitted.  SubmitRefused where there is no Slurm."""
+    """The sbatch script of a plan, byte for byte as it is submitted.  SubmitRefused as in `check`."""
+    check(folder)
     executor = _executor(plan, folder)
     return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
 
 
+def check(folder: Folder) -> None:
+    """SubmitRefused where there is no Slurm, or where sbatch would misread the path of the job folder."""
+    missing = [name for name in ("sbatch", "srun", "scancel") if shutil.which(name) is None]
+    if missing:
+        step = "log in to a machine of the cluster, or put Slurm's commands into PATH"
+        raise SubmitRefused(f"there is no Slurm here: no {', '.join(missing)} in PATH", next_step=step)
+    if "%" in str(folder.root):
+        # sbatch and submitit both put numbers in the place of %j and its like.
+        raise SubmitRefused("a job folder with a % in its path", where=str(folder.root), next_step="choose another LAUNCHER_HOME")
+
+
 def submit(plan: Plan, folder: Folder) -> str:
-    """Put the job into Slurm's queue; its number.
+    """Put the job, which `check` has nothing against, into Slurm's queue; its number.
 
     Raises SubmitRefused with sbatch's own words, SlurmSilent when slurmctld does not answer; then submitit's files are gone.
     """
@@ -106,13 +118,6 @@ def _submit(executor: SlurmExecutor, folder: Folder, options: SlurmOptions) -> s
 
 def _executor(plan: Plan, folder: Folder) -> SlurmExecutor:
     """submitit's executor with everything set; nothing is written yet."""
-    missing = [name for name in ("sbatch", "srun", "scancel") if shutil.which(name) is None]
-    if missing:
-        step = "log in to a machine of the cluster, or put Slurm's commands into PATH"
-        raise SubmitRefused(f"there is no Slurm here: no {', '.join(missing)} in PATH", next_step=step)
-    if "%" in str(folder.root):
-        # sbatch and submitit both put numbers in the place of %j and its like.
-        raise SubmitRefused("a job folder with a % in its path", where=str(folder.root), next_step="choose another LAUNCHER_HOME")
     from submitit import SlurmExecutor
 
     # With exec Slurm's signals reach the interpreter, not a shell that dies of them.

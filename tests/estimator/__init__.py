@@ -1,0 +1,1 @@
+"""Doors for code: Estimator, TrainingJob, functions."""

@@ -1,0 +1,151 @@
+"""Wrong arguments of an Estimator: all of them at once, in one typed error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import Estimator
+from launcher.errors import UsageError, WrongArguments
+from launcher.estimator import request_of
+from launcher.model import Command
+from launcher.session import Session
+
+
+class Image:
+    """As `retrieve` gives one."""
+
+    image_uri = "venv:/opt/t"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("image_uri", 3, "a text is wanted, not an int"),
+        ("image_uri", Image(), "`.image_uri` of it is wanted"),
+        ("command", "  ", "is empty"),
+        ("command", [], "is empty"),
+        ("command", ["python", 3], "3 is an int"),
+        ("source_dir", ["a"], "a text is wanted"),
+        ("git_config", {"branch": "main"}, "repo is missing"),
+        ("git_config", {"repo": "x", "brnach": "main"}, "did you mean branch?"),
+        ("job_type", "TFJob", "only PyTorchJob is run here"),
+        ("hyperparameters", ["lr"], "a dict is wanted, not a list"),
+        ("hyperparameters", {3: "x"}, "3 is no name"),
+        ("environments", {"A": None}, "A is a NoneType"),
+        ("requirements", "numpy", "not a text"),
+        ("base_job_name", "a/b", "a/b"),
+        ("max_run_time", 0, "more than 0"),
+        ("max_run_time", "soon", "soon"),
+        ("metric_definitions", {"Name": "a", "Regex": "(b)"}, "a list such as"),
+        ("metric_definitions", [{"Name": "a", "Regex": "b"}], "has 0 groups"),
+        ("metric_definitions", [{"Name": "a", "Regex": "("}], "is no regular expression"),
+        ("metric_definitions", [{"Name": "a"}], "entry 0"),
+        ("instance_count", 0, "at least 1"),
+        ("instance_count", True, "at least 1"),
+        ("instance_count", 1.5, "a whole number"),
+        ("nproc_per_node", "all", '"auto"'),
+        ("backend", "cloud", "local, ssh, slurm"),
+        ("max_restarts", 3, "not in this version"),
+        ("spares", 1, "not in this version"),
+        ("session", "lab", "a launcher.session.Session is wanted"),
+        ("settings", {"colect": ["x"]}, "did you mean collect?"),
+        ("settings", {"grace": "x"}, "settings: grace"),
+        ("labels", {"team": 1.5}, "team is a float"),
+        ("instance_cuont", 2, "unknown argument (did you mean instance_count?)"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_a_sentence(name: str, value: Any, sentence: str) -> None:
+    """It names the argument and what is wanted; the error is a ValueError, and the launcher's own."""
+    with pytest.raises(WrongArguments) as told:
+        Estimator(**{"command": "true", name: value})
+    (problem,) = told.value.problems
+    assert problem.startswith(name) and sentence in problem
+    assert isinstance(told.value, ValueError) and isinstance(told.value, UsageError)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """Whoever mends one need not run into the next."""
+    with pytest.raises(WrongArguments) as told:
+        Estimator(command=3, instance_count=0, instance_tpye="a", settings={"hots": "a"})  # type: ignore[arg-type]
+    assert len(told.value.problems) == 4
+
+
+def test_secrets_are_not_repeated() -> None:
+    """The value of a variable does not stand in an error."""
+    with pytest.raises(WrongArguments) as told:
+        Estimator(command="true", environments={"TOKEN": ["hunter2"]})
+    assert "hunter2" not in str(told.value)
+
+
+def test_what_only_a_cloud_knows_is_warned_of_once() -> None:
+    """One warning names all of it; PAI's own settings, which begin with capitals, are among it."""
+    with pytest.warns(UserWarning) as told:
+        Estimator(command="true", user_vpc_config={}, spot_spec=object(), settings={"Tags": {}, "keep": True})
+    (warning,) = told
+    assert all(name in str(warning.message) for name in ("user_vpc_config", "spot_spec", "settings['Tags']"))
+    assert warning.filename == __file__
+
+
+def test_a_fit_looks_at_changed_attributes_and_at_its_own_arguments() -> None:
+    """Settings are attributes; what is wrong with them is told before anything starts."""
+    said = Estimator(command="true")
+    said.instance_count = 0
+    with pytest.raises(WrongArguments) as told:
+        request_of(said, inputs=["a"], outputs="model", job_name="a b/c")  # type: ignore[arg-type]
+    assert [problem.partition(":")[0] for problem in told.value.problems] == ["instance_count", "inputs", "job_name", "outputs"]
+
+
+def test_a_command_is_needed() -> None:
+    """PAI takes an estimator without one, and so do we; a fit needs it."""
+    with pytest.raises(WrongArguments, match="command: there is none"):
+        request_of(Estimator())
+
+
+def test_a_text_is_for_the_shell_and_a_list_is_words() -> None:
+    """Neither is changed on its way."""
+    assert request_of(Estimator(command="echo $RANK")).command == Command(shell="echo $RANK")
+    assert request_of(Estimator(command=["echo", "$RANK"])).command == Command(argv=("echo", "$RANK"))
+
+
+def test_positional_arguments_stand_in_pais_order() -> None:
+    """image_uri, command, source_dir, git_config, job_type, hyperparameters."""
+    said = Estimator("venv:/opt/t", "true", "src", None, "PyTorchJob", {"lr": 1})
+    assert (said.image_uri, said.command, said.source_dir, said.hyperparameters) == ("venv:/opt/t", "true", "src", {"lr": 1})
+
+
+def test_what_is_asked_for_becomes_the_front_desks_request(tmp_path: Path) -> None:
+    """Every argument arrives under the name that the command line uses."""
+    said = Estimator(
+        command="true", source_dir=tmp_path, environments={"A": 1}, base_job_name="ddp", max_run_time="2h", instance_type="a100",
+        instance_count=3, nproc_per_node="auto", labels={"team": "x"}, hyperparameters={"lr": 0.1},
+        settings={"collect": ["checkpoints"], "grace": "5s", "hosts": "n[1-3]", "max_code_size": "1MB"},
+        session=Session("lab.yaml"),
+    )  # fmt: skip
+    said.set_hyperparameters(lr=0.2, epochs=3)
+    request = request_of(said, attached=False)
+    assert (request.source_dir, request.env, request.name, request.max_run_time) == (str(tmp_path), {"A": "1"}, "ddp", 7200)
+    assert (request.nodes, request.instance_type, request.nproc_per_node, request.detached) == (3, "a100", "auto", True)
+    assert (request.cluster, request.hosts, request.grace, request.collect) == ("lab.yaml", "n[1-3]", 5.0, ("checkpoints",))
+    assert request.max_code_size == 1_000_000
+    assert request.hyperparameters == {"lr": 0.2, "epochs": 3} and request.labels == {"team": "x"}
+
+
+@pytest.mark.parametrize("word", ["local", "local_gpu"])
+def test_pais_word_for_this_machine(word: str) -> None:
+    """It is no label of hosts: the nodes are simulated here, whatever the session says."""
+    request = request_of(Estimator(command="true", instance_type=word, session=Session("lab.yaml", "ssh")))
+    assert (request.backend, request.cluster, request.instance_type) == ("local", None, None)
+
+
+def test_names() -> None:
+    """The class's name, unless one is given; the day and the time follow."""
+
+    class MyTraining(Estimator):
+        """A subclass."""
+
+    assert request_of(MyTraining(command="true")).name == "mytraining"
+    assert MyTraining(command="true").job_name().startswith("mytraining-20")
+    assert Estimator(command="true", base_job_name="a").job_name("b").startswith("b-20")

@@ -1,0 +1,221 @@
+"""Estimator and TrainingJob on simulated nodes: real jobs, started from this very process."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import Estimator, LauncherError, TrainingJob, UnexpectedStatusException
+from launcher.errors import CollectFailed, JobNotFound, WrongArguments
+from tests.jobs.desk import Desk, eventually
+
+MODEL = "echo trained > $PAI_OUTPUT_MODEL/model.pt"
+RAISES = "printf 'def work():\\n    raise ZeroDivisionError(7)\\nwork()\\n' > a.py; python3 a.py"
+
+
+def test_a_fit_shows_the_logs_and_leaves_a_model(office: Desk, capfd: pytest.CaptureFixture[str]) -> None:
+    """First where the job can be watched, then what every node prints; afterwards model_data() is a path with the model in it."""
+    said = Estimator(command=f"echo hello from $RANK of $WORLD_SIZE; {MODEL}", instance_count=2, base_job_name="ddp")
+    job = said.fit()
+    out, err = capfd.readouterr()
+    assert {"[0] hello from 0 of 2", "[1] hello from 1 of 2"} <= set(out.splitlines())
+    assert f"launcher attach {job.training_job_id}" in err.partition("reached")[0]
+    assert (Path(said.model_data()) / "model.pt").read_text() == "trained\n"
+    assert said.latest_job is job and job.training_job_id.startswith("ddp-20")
+    assert (job.status, job.is_succeeded(), job.is_completed(), job.reason_code) == ("Succeed", True, True, None)
+    assert job.output_path("model") == said.model_data() and job.console_uri == office.folder().as_uri()
+    assert said.describe() == office.json("status", job.training_job_id)
+
+
+def test_without_logs(office: Desk, capfd: pytest.CaptureFixture[str]) -> None:
+    """show_logs=False leaves out what the command prints; what becomes of the job is still told."""
+    Estimator(command=f"echo hello; {MODEL}").fit(show_logs=False, job_name="quiet")
+    out, err = capfd.readouterr()
+    assert "hello" not in out and "running" in err and "job quiet-20" in err
+
+
+def test_two_fits_are_two_jobs(office: Desk, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each has its folder; all of them can be waited for, and are shown as a table."""
+    said = Estimator(command=MODEL)
+    first, second = said.fit(wait=False), said.fit(wait=False)
+    assert first.training_job_id != second.training_job_id and said.latest_job is second
+    said.wait(all_jobs=True)
+    table = capfd.readouterr().out.splitlines()[-3:]
+    assert [line.split()[:2] for line in table[1:]] == [[job.training_job_id, "Succeed"] for job in (first, second)]
+    assert [job.training_job_id for job in TrainingJob.list()] == [first.training_job_id, second.training_job_id]
+    assert TrainingJob.list("Failed") == []
+
+
+def test_a_failure_is_an_exception_that_knows_everything(office: Desk) -> None:
+    """Node, host, exit code, traceback and log, as attributes and in its text; the job can still be looked at."""
+    said = Estimator(command=f"test $RANK = 0 && sleep 30; {RAISES}", instance_count=2)
+    with pytest.raises(UnexpectedStatusException) as told:
+        said.fit()
+    error, failure = told.value, told.value.failure
+    assert failure is not None and (failure.node, failure.host, failure.exit_code) == (1, "local-1", 1)
+    assert failure.traceback is not None and "ZeroDivisionError: 7" in failure.traceback
+    assert failure.log is not None and Path(failure.log).is_file()
+    assert (error.status, error.reason_code, error.exit_code) == ("Failed", "CommandFailed", 1)
+    assert all(text in str(error) for text in ("node 1 (local-1)", "ZeroDivisionError: 7", failure.log, error.job_id))
+    assert said.latest_job is not None and said.latest_job.failure == failure
+    assert said.latest_job.reason_message is not None and "exited with 1" in said.latest_job.reason_message
+    with pytest.warns(UserWarning, match="has not succeeded: Failed"):
+        assert said.model_data() == said.latest_job.output_path()
+    with pytest.raises(UnexpectedStatusException):
+        said.wait(all_jobs=True)
+
+
+def test_no_job_yet() -> None:
+    """Whatever asks for one says how to get one."""
+    said = Estimator(command="true")
+    for act in (said.model_data, said.checkpoints_data, said.tensorboard_data, said.wait, said.stop, said.describe):
+        with pytest.raises(RuntimeError, match="this estimator has no job yet"):
+            act()
+    assert said.latest_job is None
+
+
+def test_an_empty_model_is_a_warning(office: Desk) -> None:
+    """The path is returned all the same."""
+    said = Estimator(command="true")
+    said.fit()
+    with pytest.warns(UserWarning, match="is empty"):
+        assert Path(said.model_data()).is_dir()
+
+
+def test_a_model_that_was_damaged_is_an_error(office: Desk) -> None:
+    """After a success the model is compared with its manifest."""
+    said = Estimator(command=MODEL)
+    said.fit()
+    (Path(said.model_data()) / "model.pt").write_text("changed")
+    with pytest.raises(CollectFailed, match=r"model\.pt has 7 bytes, 8 were collected"):
+        said.model_data()
+
+
+def test_stop_and_attach(office: Desk) -> None:
+    """Another program finds the job by its id, with its settings, and stops it; a stop is no success."""
+    said = Estimator(command="sleep 60", environments={"API_TOKEN": "x", "A": "b"}, settings={"grace": 3})
+    job = said.fit(wait=False)
+    other = Estimator.attach(job.training_job_id[:-2])
+    assert (other.command, other.instance_count, other.environments) == ("sleep 60", 1, {"API_TOKEN": "****", "A": "b"})
+    assert other.latest_job is not None and other.latest_job.training_job_id == job.training_job_id
+    other.stop()
+    assert (job.status, job.reason_code) == ("Terminated", "Cancelled")
+    with pytest.raises(UnexpectedStatusException, match="Terminated"):
+        said.wait()
+    with pytest.raises(WrongArguments, match="API_TOKEN"):
+        other.fit()
+    with pytest.raises(JobNotFound):
+        Estimator.attach("nothing")
+
+
+def test_a_job_of_the_command_line_can_be_attached_to(office: Desk) -> None:
+    """Whatever started it; and be run again."""
+    office.run("submit", "--name", "cli", "--", "sh", "-c", MODEL)
+    said = Estimator.attach("latest")
+    assert said.command == ["sh", "-c", MODEL] and said.base_job_name == "cli"
+    assert Path(said.model_data(), "model.pt").is_file()
+    assert said.fit().training_job_id.startswith("cli-")
+
+
+def test_a_second_wait_goes_on_where_the_first_stopped(office: Desk, capfd: pytest.CaptureFixture[str]) -> None:
+    """No line twice, none lost; descriptors are given back."""
+    job = Estimator(command="echo one; while ! test -e go; do sleep 0.05; done; echo two").fit(wait=False)
+    code = Path(office.happened("reached")["nodes"][0]["job_dir"]) / "code"
+    eventually(lambda: b"one" in office.log(0) if (office.folder() / "logs/node-0/stdout.log").exists() else False, "it runs")
+    interrupt_after(job.wait, "[0] one", capfd)
+    (code / "go").touch()
+    job.wait()
+    assert capfd.readouterr().out == "[0] two\n"
+
+
+def interrupt_after(act: Callable[[], Any], text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C once the text is shown."""
+    seen = io.StringIO()
+
+    def press() -> None:
+        def shown() -> bool:
+            seen.write(capfd.readouterr().out)
+            return text in seen.getvalue()
+
+        eventually(shown, text)
+        signal.pthread_kill(main.ident or 0, signal.SIGINT)
+
+    main = threading.main_thread()
+    finger = threading.Thread(target=press)
+    finger.start()
+    with pytest.raises(KeyboardInterrupt):
+        act()
+    finger.join()
+
+
+def test_inside_a_running_event_loop_and_in_a_thread(office: Desk) -> None:
+    """As in a notebook: a loop runs already; or several jobs at once, from threads."""
+
+    async def cell() -> list[TrainingJob]:
+        one = Estimator(command=MODEL).fit()
+        more = await asyncio.gather(*(asyncio.to_thread(Estimator(command=MODEL).fit) for _ in range(2)))
+        return [one, *more]
+
+    jobs = asyncio.run(cell())
+    assert [job.status for job in jobs] == ["Succeed"] * 3 and len({job.training_job_id for job in jobs}) == 3
+
+
+SCRIPT = """
+from launcher import Estimator
+job = Estimator(command="sleep 1; echo done > $PAI_OUTPUT_MODEL/m").fit(wait=False)
+print(job.training_job_id)
+"""
+
+
+def test_a_script_that_ends_right_after_the_fit(office: Desk) -> None:
+    """The job goes on without it."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env={**office.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    began = time.monotonic()
+    job = TrainingJob.get(done.stdout.strip())
+    assert not job.is_completed()
+    job.wait(show_logs=False)
+    assert job.is_succeeded() and time.monotonic() - began < 60
+
+
+def test_a_stream_that_takes_only_text(office: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's stdout has no bytes below it; what is no text is shown as such."""
+
+    class Cell(io.StringIO):
+        """As ipykernel's."""
+
+    shown = Cell()
+    monkeypatch.setattr(sys, "stdout", shown)
+    Estimator(command=r"printf 'a\377b\n'").fit()
+    assert shown.getvalue() == "[0] a\N{REPLACEMENT CHARACTER}b\n"
+
+
+def test_nothing_is_left_of_a_fit_that_cannot_be(office: Desk) -> None:
+    """A source folder that is not there is an error before there is a job."""
+    said = Estimator(command="true", source_dir="no/such")
+    with pytest.raises(LauncherError, match="no such source folder"):
+        said.fit()
+    assert said.latest_job is None and not (office.home / "jobs").exists()
+
+
+def test_the_package_is_cheap_to_import() -> None:
+    """Names are loaded when they are asked for."""
+    look = "print([name for name in sys.modules if name.startswith('launcher.')])"
+    code = f"import sys, launcher; {look}; launcher.Estimator; launcher.run; dir(launcher)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert json.loads(done.stdout) == []
+    with pytest.raises(AttributeError, match="no attribute 'Estimater'"):
+        _ = __import__("launcher").Estimater

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.backends.standing import Standing
     from launcher.model import Plan
     from launcher.planning import Draft, Request
+    from launcher.publish import Target
 
 
 def plan(request: Request) -> Draft:
@@ -85,10 +86,13 @@ def submit(
     _check_queue(made)
     folder = Store().create(made.job_id)
     try:
-        source = made.spec.source_dir
+        source = made.spec.source_dir if drafted.git is None else _cloned(drafted, folder, progress)
         if source is not None or drafted.beside:
             taken = code.snapshot(Path(source) if source else None, folder.code, made.spec.max_code_bytes, drafted.beside)
             progress(_told_of(taken))
+        if drafted.git is not None:
+            shutil.rmtree(folder.clone, ignore_errors=True)
+        _check_requirements(drafted, folder, progress)
         write_json(folder.environment, drafted.environment, mode=0o600)
         write_json(
             folder.job, {"schema_version": 1, "job_id": made.job_id, "created_at": made.created_at, "spec": to_json(made.spec)}
@@ -133,6 +137,30 @@ def _start(made: Plan, folder: Folder, prepared: Prepared | None, progress: Call
         from launcher.backends import detached
 
         (prepared or detached).start(folder)
+
+
+def _check_requirements(drafted: Draft, folder: Folder, progress: Callable[[str], None]) -> None:
+    """What the nodes would refuse is refused here; UsageError.  What nobody asked for in so many words is told."""
+    said = drafted.plan.spec.requirements
+    if said == () or (said is None and not (folder.code / "requirements.txt").is_file()):
+        return
+    from launcher import requirements
+
+    asked = requirements.read(folder.code, drafted.environment.get("requirements"))
+    if asked and said is None:
+        progress(f"{requirements.FILE}: pip installs it on the nodes before the command starts")
+
+
+def _cloned(drafted: Draft, folder: Folder, progress: Callable[[str], None]) -> str:
+    """The source folder in a clone of its repository; UsageError."""
+    from launcher import git_source
+    from launcher.planning.asked import check_script
+
+    assert drafted.git is not None
+    spec = drafted.plan.spec
+    source = str(git_source.clone(drafted.git, spec.source_dir, folder.clone, progress, os.environ))
+    check_script(spec.command, source)
+    return source
 
 
 def _told_of(taken: Any) -> str:
@@ -183,10 +211,40 @@ def describe(folder: Folder) -> dict[str, Any]:
         "nodes": [_node(node, seen) for node in plan_.get("nodes", [])],
         "failure": seen.failure,
         "model_data": seen.model,
+        "outputs": {name: (seen.published or {}).get(name) or str(folder.output / name) for name in _collected(plan_, seen)},
         "coordinator": told.coordinator,
         "slurm_job_id": (read_json(folder.slurm) or {}).get("slurm_job_id"),
         "folder": str(folder.root),
     }
+
+
+def _collected(plan_: Mapping[str, Any], seen: View) -> list[str]:
+    """The output channels that were brought here."""
+    return plan_.get("spec", {}).get("collect", []) if seen.collected and seen.model else []
+
+
+def output_place(folder: Folder, channel: str) -> str:
+    """Where an output channel's files come to lie, by the plan: a path here, or a URI that ends in /."""
+    from launcher import uri
+
+    spec = (read_json(folder.plan) or {}).get("spec", {})
+    own = spec.get("outputs", {}).get(channel)
+    if own is None and channel == "checkpoints":
+        own = spec.get("checkpoints_path")
+    if own is None and spec.get("output_path") is not None:
+        own = uri.join(spec["output_path"], f"{folder.job_id}/{channel}")
+    return str(folder.output / channel) if own is None else own.rstrip("/") + "/"
+
+
+def published(folder: Folder) -> list[Target]:
+    """The copies that the job has made of its outputs at URIs; none where that has not been done."""
+    from launcher.manifest import load
+    from launcher.model import Plan, from_json
+    from launcher.publish import targets
+
+    if view(folder).published is None:
+        return []
+    return [target for target, _ in targets(from_json(Plan, read_json(folder.plan)), load(folder.output))]
 
 
 def _standing(folder: Folder) -> tuple[View, Standing]:
@@ -329,7 +387,7 @@ def hand_on(folder: Folder) -> bool:
 
 
 def resume(folder: Folder) -> None:
-    """Collect the outputs of a job that ended as CollectFailed, without training again.  Raises UsageError for any other."""
+    """Collect, or publish, the outputs of a job where that failed, without training again.  Raises UsageError for any other."""
     seen = view(folder)
     end = seen.end
     if end is None:
@@ -337,8 +395,8 @@ def resume(folder: Folder) -> None:
     if folder.slurm.exists():
         what = "a job of Slurm's queue cannot be resumed in this version; what was not collected lies in its workdir on the nodes"
         raise UsageError(what, where=folder.job_id, next_step="launcher submit starts it anew")
-    if seen.collect_error is None:
-        what = f"it ended as {end['status']}; only a failed collection can be resumed, training again is not in this version"
+    if seen.collect_error is None and seen.publish_error is None:
+        what = f"it ended as {end['status']}; only a failed collection or publication can be resumed, training again cannot"
         raise UsageError(what, where=folder.job_id, next_step="launcher submit starts it anew")
     folder.cancel.unlink(missing_ok=True)
     # Between two coordinators nobody else writes events.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.agent.layout import CHANNELS
+from launcher import channels
 from launcher.model import Command, Node, Plan
 from launcher.torchrun import static_node, uses_launcher
 
@@ -108,6 +108,7 @@ def orders(
     job_dir = str(place.facts["job_dir"])
     folders = Folders(f"{job_dir}/code/", f"{job_dir}/input/config/", f"{job_dir}/output/")
     settings = contract(plan.job_id, master, len(plan.nodes), node.rank, place.nproc, folders, restarts=plan.restarts)
+    settings |= _data(plan, folders, place.prepared.get("inputs", {}))
     defaults = {**_defaults(len(plan.nodes), place.interface), **torchrun}
     # MASTER_ADDR and MASTER_PORT of the user are in ``master`` already: they were checked there.
     own = {name: value for name, value in user.items() if name not in settings}
@@ -141,8 +142,14 @@ def contract(
         "LAUNCHER_RESTART_COUNT": str(restarts),
         "PAI_WORKING_DIR": folders.working,
         "PAI_CONFIG_DIR": folders.config,
-        **{f"PAI_OUTPUT_{channel.upper()}": f"{folders.output}{channel}/" for channel in CHANNELS},
+        **{channels.variable(channels.OUTPUT, channel): f"{folders.output}{channel}/" for channel in channels.CHANNELS},
     }
+
+
+def _data(plan: Plan, folders: Folders, inputs: Mapping[str, str]) -> dict[str, str]:
+    """Where the command's own channels are: outputs, and inputs (as the node told)."""
+    outputs = {channels.variable(channels.OUTPUT, channel): f"{folders.output}{channel}/" for channel in plan.spec.outputs}
+    return {**outputs, **{channels.variable(channels.INPUT, channel): path for channel, path in inputs.items()}}
 
 
 def _defaults(nodes: int, interface: str | None) -> dict[str, str]:

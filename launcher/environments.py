@@ -168,7 +168,9 @@ def _docker(environment: Environment, argv: tuple[str, ...], env: Mapping[str, s
     words = [
         *(told["program"], "run", "--rm", "--init", "--name", name),
         *("--label", f"launcher.job={place.job_id}", "--label", f"launcher.rank={place.rank}"),
-        *("--network", "host", "--ipc", "host", "--ulimit", "memlock=-1", "--security-opt", "label=disable"),
+        *("--network", "host", "--ipc", "host", "--security-opt", "label=disable"),
+        # RDMA and NCCL pin memory; elsewhere the engine's own limit is enough, and it may not be allowed to lift it.
+        *(["--ulimit", "memlock=-1"] if told["nvidia"] or told["devices"] else []),
         # The client hands on what the command prints; the engine need not keep it, too.
         *("--log-driver", "none"),
         *_user_of_docker(told),

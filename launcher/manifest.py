@@ -5,10 +5,11 @@ It names every file with its hash, what stayed on the nodes, and what made the m
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,21 @@ class Manifest:
     made_by: Mapping[str, Any] = field(default_factory=dict)
     """what made the files: job, source, command, hyperparameters, nodes, versions (see `launcher.provenance`)"""
     schema_version: int = 1
+
+    def only(self, channels: Sequence[str]) -> Manifest:
+        """What it says of these channels."""
+
+        def of(path: str) -> bool:
+            return path.partition("/")[0] in channels
+
+        return dataclasses.replace(
+            self,
+            channels=tuple(channels),
+            files=tuple(file for file in self.files if of(file.path)),
+            links=tuple(link for link in self.links if of(link.path)),
+            conflicts=tuple(conflict for conflict in self.conflicts if of(conflict.path)),
+            left=tuple(entry for entry in self.left if entry.channel in (*channels, "")),
+        )
 
     def missing(self) -> tuple[Left, ...]:
         """What was asked for, and of which nothing is here."""

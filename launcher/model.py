@@ -44,6 +44,23 @@ class Host:
 
 
 @dataclass(frozen=True)
+class ImageInfo:
+    """An environment that commands can run in, as the inventory tells of it.  None: it does not say."""
+
+    image_name: str
+    """unique in the inventory"""
+    image_uri: str
+    """what it stands for: see `launcher.environments`"""
+    framework_name: str | None = None
+    framework_version: str | None = None
+    accelerator_type: str | None = None
+    """CPU or GPU"""
+    python_version: str | None = None
+    image_scope: str | None = None
+    """training, inference or develop"""
+
+
+@dataclass(frozen=True)
 class Node:
     """A host's part in one job."""
 
@@ -117,7 +134,7 @@ class Input:
 
     channel: str
     source: str
-    """an absolute path here or on the nodes, or a URI as fsspec takes it"""
+    """an absolute path here, `node:` and an absolute path on the nodes, or a URI as fsspec takes it"""
     shard: bool = False
     """each node gets its share of the files, not all of them"""
 
@@ -179,13 +196,20 @@ class JobSpec:
     outputs: Mapping[str, str | None] = field(default_factory=dict)
     """output channels of the user's own: where each is published, or None"""
     output_path: str | None = None
-    """a URI below which the output channels are published"""
+    """a folder or URI below which the output channels are published, in a folder of the job's id"""
     checkpoints_path: str | None = None
-    """a URI that the checkpoints come from and go to"""
+    """a folder or URI that the checkpoints come from and go to"""
+    checkpoint_interval: float = 300.0
+    """seconds between two copies of the checkpoints to ``checkpoints_path`` while the command runs"""
     image: str | None = None
     """the environment that the command runs in; None: the node's own"""
     git: GitSource | None = None
     metrics: tuple[MetricDefinition, ...] = ()
+
+    @property
+    def publishes(self) -> bool:
+        """Whether anything of the outputs is copied to a folder or URI once it is here."""
+        return self.output_path is not None or any(self.outputs.values())
 
 
 @dataclass(frozen=True)

@@ -214,9 +214,8 @@ class Depot:
 def _file_system(uri: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
-    # A listing that somebody else's job looked at a minute ago says nothing about now.
-    options = {"use_listings_cache": False} if uris.protocol(uri) in ("s3", "s3a", "oss", "gs", "gcs") else {}
-    system, root = url_to_fs(uri, **options)
+    # What somebody asked before, or with other credentials, says nothing about now.
+    system, root = url_to_fs(uri, skip_instance_cache=True)
     return system, str(root).rstrip("/") if len(str(root)) > 1 else str(root)
 
 

@@ -40,6 +40,7 @@ class Step(enum.Enum):
     RETRY = "start again with another port"
     REQUEUE = "go back into Slurm's queue, to go on from the checkpoint that was written"
     COLLECT = "bring the outputs here"
+    PUBLISH = "copy the outputs to where the job publishes them"
     FINISH = "write the end"
     LEAVE = "the job is over"
 
@@ -249,8 +250,20 @@ def _collect_failed(view: View, event: Mapping[str, Any]) -> None:
     view.collected, view.collect_error = True, event["message"]
 
 
+def _published(view: View, event: Mapping[str, Any]) -> None:
+    view.published, view.publish_error = dict(event["channels"]), None
+    view.model = view.published.get("model", view.model)
+
+
+def _publish_failed(view: View, event: Mapping[str, Any]) -> None:
+    view.publish_error = event["message"]
+
+
 def _resumed(view: View, event: Mapping[str, Any]) -> None:
-    view.end, view.ended_at, view.collected, view.collect_error = None, None, False, None
+    view.end, view.ended_at = None, None
+    # What was brought here whole need not be brought again.
+    view.collected = view.collected and view.collect_error is None and view.publish_error is not None
+    view.collect_error = view.publish_error = None
     # Who asks for the outputs now takes back that the collection was to be left; a job that was stopped stays stopped.
     view.cancel = 0
 
@@ -290,6 +303,8 @@ _FOLDS = {
     "collecting": _collecting,
     "collected": _collected,
     "collect failed": _collect_failed,
+    "published": _published,
+    "publish failed": _publish_failed,
     "resumed": _resumed,
     "end": _end,
 }
@@ -307,6 +322,8 @@ class Rules:
     """a job that has made way, or lost a node, goes back into Slurm's queue"""
     prepare: bool = False
     """the command needs more than its code to be made ready on the nodes"""
+    publish: bool = False
+    """what was collected is copied to a URI"""
 
 
 def decide(view: View, rules: Rules, now: float) -> tuple[Step, str]:
@@ -318,6 +335,8 @@ def decide(view: View, rules: Rules, now: float) -> tuple[Step, str]:
         return Step.LEAVE, ""
     if view.taken_back and (view.all_over or not view.starting):
         return Step.REQUEUE, "Requeued"
+    if rules.publish and view.to_be_published:
+        return Step.PUBLISH, ""
     # What was collected needs no node any more; a coordinator before us may have cleaned them up already.
     if view.broken is not None or view.collected or (view.ending and not view.starting):
         return Step.FINISH, ""

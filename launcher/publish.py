@@ -26,6 +26,7 @@ from launcher import uri as uris
 from launcher.code import size_text
 from launcher.errors import StorageFailed
 from launcher.manifest import MANIFEST, Manifest, OutputFile, OutputLink, hash_of, parse, text_of
+from launcher.model import Plan
 from launcher.objects import Depot, Entry, Stopped
 
 CHANNEL_MANIFEST = "launcher-manifest.json"
@@ -66,6 +67,17 @@ Progress = Callable[[int, int], None]
 """called with (bytes that are there, bytes in all)"""
 
 
+def targets(plan: Plan, manifest: Manifest) -> Iterator[tuple[Target, dict[str, str]]]:
+    """Each folder to be filled, with {channel: where it will be}: all below output_path, but for those with their own place."""
+    own = {channel: where for channel, where in plan.spec.outputs.items() if where and channel in manifest.channels}
+    if plan.spec.output_path is not None:
+        uri = uris.join(plan.spec.output_path, plan.job_id)
+        rest = [channel for channel in manifest.channels if channel not in own]
+        yield whole(uri, manifest.only(rest)), {channel: uris.join(uri, channel) + "/" for channel in rest}
+    for channel, where in own.items():
+        yield of_channel(where, manifest, channel, replace=True), {channel: where.rstrip("/") + "/"}
+
+
 def whole(uri: str, manifest: Manifest) -> Target:
     """All of ``manifest``'s channels below one URI, each in a folder of its name."""
     return Target(uri, manifest, MANIFEST, "")
@@ -82,9 +94,7 @@ def of_channel(uri: str, manifest: Manifest, channel: str, replace: bool = False
     links = tuple(
         dataclasses.replace(link, path=link.path[len(own) :]) for link in manifest.links if link.path.startswith(own)
     )
-    left = tuple(entry for entry in manifest.left if entry.channel in (channel, ""))
-    conflicts = tuple(conflict for conflict in manifest.conflicts if conflict.path.startswith(own))
-    kept = dataclasses.replace(manifest, channels=(channel,), files=files, links=links, left=left, conflicts=conflicts)
+    kept = dataclasses.replace(manifest.only([channel]), files=files, links=links)
     return Target(uri, kept, CHANNEL_MANIFEST, own, replace)
 
 

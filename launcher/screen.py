@@ -96,16 +96,15 @@ class Screen:
         if view.end["status"] != "Succeed":
             self.note(ending(folder, view))
         if view.model and not self._quiet_end:
-            self._model(Path(view.model), view.end["status"] == "Succeed")
+            self._model(view.model, is_empty(folder.output / "model"), view.end["status"] == "Succeed")
 
-    def _model(self, path: Path, success: bool) -> None:
-        """The model's path, as the last line; of a job that failed only where there is something in it."""
-        empty = is_empty(path)
+    def _model(self, where: str, empty: bool, success: bool) -> None:
+        """Where the model is, as the last line; of a job that failed only where there is something in it."""
         if empty and success:
             self.warn("the model is empty: the command wrote nothing to $PAI_OUTPUT_MODEL")
         if success or not empty:
             sys.stdout.flush()
-            click.echo(str(path))
+            click.echo(where)
 
     def _progress(self, event: Mapping[str, Any]) -> None:
         if self._spinner:
@@ -293,6 +292,8 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any], View], str | None]] = {
     "stopping": _stopping,
     "collecting": lambda event, view: "collecting the outputs",
     "collected": _collected,
+    "published": lambda event, view: f"published {event['files']} file{'s' * (event['files'] != 1)} to {', '.join(event['targets'])}",
+    "publish failed": lambda event, view: f"the outputs could not be published: {event['message']}",
     "collect failed": lambda event, view: f"the outputs could not be collected: {event['message']}",
 }
 
@@ -320,7 +321,11 @@ def ending(folder: Folder, view: View) -> str:
         lines.append(f"  hint: {failure['hint']}")
     if failure.get("log"):
         lines.append(f"  log: {failure['log']}")
-    if view.collect_error is not None and not folder.slurm.exists():
+    if view.collect_error is None and view.publish_error is not None:
+        again = f"launcher model-data {folder.job_id} --to URI copies the model"
+        resume = f"launcher resume {folder.job_id} publishes them, without training again; only what is missing is sent"
+        lines.append(f"  next: {again if folder.slurm.exists() else resume}")
+    elif view.collect_error is not None and not folder.slurm.exists():
         lines.append(f"  next: launcher resume {folder.job_id} collects the outputs, without training again")
     elif "  next: " not in lines[0]:
         # Where nothing ran, there is nothing to read.

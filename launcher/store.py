@@ -87,6 +87,8 @@ class Folder:
         self.batch = root / "slurm"
         self.code = root / "code"
         self.logs = root / "logs" / f"requeue-{requeue}" if requeue else root / "logs"
+        self.clone = root / "clone"
+        """of a git repository, while submit takes the snapshot"""
         self.output = root / "output"
         self.metrics = root / "metrics.jsonl"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import api
@@ -88,8 +87,8 @@ class TrainingJob:
         return self.status == Status.SUCCEED.value
 
     def output_path(self, channel_name: str = "model") -> str:
-        """Where the files of an output channel come to lie; nothing is looked at."""
-        return str(self._folder.output / channel_name)
+        """Where the files of an output channel come to lie, a path here or a URI; nothing is looked at."""
+        return api.output_place(self._folder, channel_name)
 
     def wait(self, interval: float = 5, show_logs: bool = True) -> None:
         """Show what the job prints until it ends, from where the last `wait` of this object stopped.
@@ -150,7 +149,7 @@ class TrainingJob:
         if problems:
             what = "what was collected is not whole any more"
             raise CollectFailed(what, where=str(self._folder.output), lines=problems, next_step="restore it, or train again")
-        if is_empty(Path(where)):
+        if is_empty(self._folder.output / channel):
             warn(f"{where} is empty: the command wrote nothing to $PAI_OUTPUT_{channel.upper()}, or it was not collected")
         return where
 

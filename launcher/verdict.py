@@ -45,6 +45,8 @@ def verdict(view: View, max_run_time: float | None = None, requeue: bool = False
         return Verdict(Status.FAILED, _reason(view, view.failure), str(view.failure["message"]), code)
     if view.collect_error is not None:
         return Verdict(Status.FAILED, "CollectFailed", view.collect_error, 69)
+    if view.publish_error is not None:
+        return Verdict(Status.FAILED, "PublishFailed", view.publish_error, 69)
     return Verdict(Status.SUCCEED, "", "", 0)
 
 
@@ -67,7 +69,7 @@ def _made_way(view: View, code: str, requeue: bool) -> Verdict:
 
 def _came_home(view: View) -> bool:
     """The command ran to its end, and its outputs are here: nothing was left to be stopped."""
-    return view.starting and view.collected and view.collect_error is None
+    return view.starting and view.collected and view.collect_error is None and view.publish_error is None
 
 
 def _reason(view: View, failure: Mapping[str, Any]) -> str:

@@ -117,6 +117,9 @@ class View:
     """{node: output channels of which something stayed there}"""
     collect_error: str | None = None
     collecting: bool = False
+    published: dict[str, str] | None = None
+    """{channel: URI} of what was copied to where the job publishes it"""
+    publish_error: str | None = None
     model: str | None = None
     end: dict[str, Any] | None = None
     coordinator: dict[str, Any] | None = None
@@ -138,6 +141,12 @@ class View:
     def ending(self) -> bool:
         """Somebody wants the job's end: its user, or Slurm."""
         return self.cancel > 0 or self.revoked is not None
+
+    @property
+    def to_be_published(self) -> bool:
+        """Everything is here, and was not copied to where it is published, nor did that fail."""
+        tried = self.published is not None or self.publish_error is not None
+        return self.collected and self.collect_error is None and not tried
 
     @property
     def taken_back(self) -> bool:

@@ -21,12 +21,12 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS: list[set[str]] = [
     {"errors", "keep", "agent", "callee", "status", "uri", "environments"},
-    {"view", "model", "hyperparameters", "metrics", "code", "ignore", "rsync", "slurm", "torchrun", "transports", "objects"},
+    {"view", "model", "hyperparameters", "metrics", "git_source", "code", "ignore", "rsync", "slurm", "torchrun", "transports", "objects", "channels"},
     {"returns", "cluster", "store", "manifest", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
     {"planning", "bootstrap", "link", "fleet", "incoming", "outputs", "publish", "provenance", "diagnosis", "feed", "backends",
      "cleaning", "arguments"},
     {"api", "session", "coordinator", "screen"},
-    {"following"},
+    {"images", "following"},
     {"cli", "__main__", "training_job", "estimator", "functions"},
 ]
 """rooms, ground floor first; a room imports from floors below, and from the rooms of its own floor that are named here"""
@@ -40,6 +40,7 @@ NEIGHBOURS = {
     ("cluster", "environ"),
     ("code", "ignore"),
     ("metrics", "model"),
+    ("git_source", "model"),
     ("fleet", "link"),
     ("outputs", "incoming"),
     ("rsync", "transports"),

@@ -7,6 +7,7 @@ by one like any others; the engine's word at last removes the container, also wh
 Runs on the nodes: standard library only, Python 3.8.
 """
 
+import _signal as signal  # the interpreter's own part: `signal` would bring enum
 import os
 import sys
 import time
@@ -69,6 +70,24 @@ def tops(pid, marks):
     """The processes that a polite TERM is for; where none can be seen in the container, its client, which passes it on."""
     found = [top for root in roots(pid, marks) for top in procs.top_processes(root)]
     return found or procs.top_processes(pid)
+
+
+def hold(tops):
+    """Stop the shells among those that are to be told, and return them: where the topmost one ends, the whole container does.
+
+    Stopped, they do not go on to their next line either; see `let_go`.
+    """
+    shells = [pid for pid in tops if procs.name(pid) in procs.SHELLS and procs.descendants(pid)]
+    procs.send(shells, signal.SIGSTOP)
+    return shells
+
+
+def let_go(shells):
+    """Tell the held shells below which nobody lives any more to end; those that are held still."""
+    free = [pid for pid in shells if not procs.descendants(pid)]
+    procs.send(free, signal.SIGTERM)
+    procs.send(free, signal.SIGCONT)
+    return [pid for pid in shells if pid not in free]
 
 
 def roots(pid, marks):

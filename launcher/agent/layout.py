@@ -2,6 +2,7 @@
 
     <workdir>/node/agents/<hash>.pyz and <hash>.<python>
     <workdir>/node/mirrors/<project>/tree/  manifest.json  lock
+    <workdir>/node/layers/<key>/                                              see layer.py; asked/ is there while it runs
     <workdir>/node/jobs/<job id>/code/ output/<channel>/ input/config/        one per file system
     <workdir>/node/jobs/<job id>/rank-<r>/spool/                              one per node; spool-<n>/ after requeue n
 
@@ -29,6 +30,10 @@ class Layout:
         """The directory of one project's mirror; the files are in its tree/."""
         return os.path.join(self.root, "mirrors", _checked(project))
 
+    def layers(self):
+        """Where requirements are installed, for all jobs that ask for the same ones."""
+        return os.path.join(self.root, "layers")
+
     def jobs(self):
         return os.path.join(self.root, "jobs")
 
@@ -45,9 +50,10 @@ class Layout:
     def config(self, job_id):
         return os.path.join(self.job(job_id), "input", "config")
 
-    def make_outputs(self, job_id):
-        """The directories that a job finds beside its working copy."""
-        for directory in [os.path.join(self.output(job_id), channel) for channel in CHANNELS] + [self.config(job_id)]:
+    def make_outputs(self, job_id, channels=()):
+        """The directories that a job finds beside its working copy; ``channels`` of its own besides the usual ones."""
+        outputs = [os.path.join(self.output(job_id), _checked(channel)) for channel in (*CHANNELS, *channels)]
+        for directory in [*outputs, self.config(job_id)]:
             os.makedirs(directory, exist_ok=True)
 
     def rank(self, job_id, rank):

@@ -19,11 +19,12 @@ _STEP_TELLS = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES", 
 def hello(session, request):
     """Tell everything the plan for this node depends on; with a `nonce`, make the job's directory and leave it there.
 
-    With `no_code` the working copy is an empty one, and made at once.
+    With `no_code` the working copy is an empty one, and made at once; `channels` are outputs of the job's own.
     """
     seen = _leave_nonce(session, request["nonce"]) if request.get("nonce") else {}
+    if request.get("no_code") or request.get("channels"):
+        session.layout.make_outputs(session.job, request.get("channels", ()))
     if request.get("no_code"):
-        session.layout.make_outputs(session.job)
         os.makedirs(session.layout.code(session.job), exist_ok=True)
     binaries, python = _interpreter(request.get("python"), request.get("venv"))
     path = os.pathsep.join(([binaries] if binaries else []) + [os.environ.get("PATH", os.defpath)])

@@ -224,6 +224,8 @@ class Supervisor:
         self.grace = None
         self.told = set()
         """pids that have had their TERM: a second one would cut short what the first one began"""
+        self.held = []
+        """shells of a container that are told once all below them have ended"""
         self.all_told = False
         """Slurm has sent TERM to every process of its step, us among them"""
         self.warned = 0
@@ -382,12 +384,16 @@ class Supervisor:
             top = self.workers.tops() if self.status is None else alive
             if told or self.all_told:
                 self.told.update(alive)
-            procs.send([pid for pid in top if pid in alive and pid not in self.told], signal.SIGTERM)
+            untold = [pid for pid in top if pid in alive and pid not in self.told]
+            stopped = [pid for pid in alive if procs.stopped(pid)]
+            self.held = container.hold(untold) if self.order.get("stop") and self.status is None else []
+            procs.send([pid for pid in untold if pid not in self.held], signal.SIGTERM)
             self.told.update(top)
             # What is held still hears of it only when it runs again.
-            procs.send([pid for pid in alive if procs.stopped(pid)], signal.SIGCONT)
+            procs.send([pid for pid in stopped if pid not in self.held], signal.SIGCONT)
 
     def enforce(self):
+        self.held = container.let_go(self.held)
         if self.deadline is None or time.monotonic() < self.deadline or not self.below():
             return
         self.spool.append("killing", self.attempt, pids=self.below())

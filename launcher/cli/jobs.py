@@ -1,4 +1,4 @@
-"""Commands about jobs as such: list, status, cancel, model-data."""
+"""Commands about jobs as such: list, status, cancel."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _model(told: dict[str, Any]) -> str:
     """The model's path, or that there is none."""
     if told["model_data"] is None:
         return "none: no outputs were collected" if told["ended_at"] else "not yet: outputs are collected at the end"
-    return f"{told['model_data']}{' (empty)' if is_empty(Path(told['model_data'])) else ''}"
+    return f"{told['model_data']}{' (empty)' if is_empty(Path(told['folder']) / 'output' / 'model') else ''}"
 
 
 def _print_nodes(nodes: list[dict[str, Any]]) -> None:
@@ -97,39 +97,3 @@ def cancel_command(job: str, now: bool, no_wait: bool, output: str) -> None:
         options.print_json(api.describe(folder))
     else:
         click.echo(f"{folder.job_id}: {feed.view.status.value}" if feed else f"{folder.job_id}: asked to stop")
-
-
-@click.command("model-data")
-@click.argument("job")
-@options.output
-@click.pass_context
-def model_data_command(ctx: click.Context, job: str, output: str) -> None:
-    """Say where a job's model lies, after checking it against its manifest; exits 69 when there is none or it is not whole."""
-    from launcher.manifest import verify
-
-    folder = api.find(job)
-    told = api.describe(folder)
-    path = None if told["model_data"] is None else Path(told["model_data"])
-    problems = [f"no outputs were collected{'' if told['ended_at'] else ' yet'}"] if path is None else verify(folder.output)
-    files = [str(file.relative_to(path)) for file in sorted(path.rglob("*")) if file.is_file()] if path is not None else []
-    if output == "json":
-        document = {
-            "job_id": folder.job_id,
-            "status": told["status"],
-            "model_data": told["model_data"],
-            "complete": not problems,
-            "problems": problems,
-            "files": files,
-        }
-        manifest = None if path is None else str(folder.output / "model.json")
-        options.print_json({"schema_version": 1, **document, "manifest": manifest})
-    else:
-        if told["status"] != "Succeed":
-            click.echo(f"warning: the job has not succeeded: {told['status']}", err=True)
-        elif not files:
-            click.echo("warning: the model is empty: the command wrote nothing to $PAI_OUTPUT_MODEL", err=True)
-        for problem in problems:
-            click.echo(f"error: {problem}", err=True)
-        if path is not None:
-            click.echo(str(path))
-    ctx.exit(69 if problems else 0)

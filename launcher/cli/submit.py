@@ -15,7 +15,7 @@ from launcher.cli.streams import OutputLost
 from launcher.cluster import parse_duration, parse_name, parse_size
 from launcher.hyperparameters import parse
 from launcher.metrics import parse_option
-from launcher.model import Command, to_json
+from launcher.model import Command, GitSource, to_json
 from launcher.screen import Screen
 
 _NAMED = ("env", "hyperparameters", "labels")
@@ -50,16 +50,23 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--env-file", multiple=True, metavar="FILE", help="Set the variables of a file of KEY=VALUE lines.")
 @click.option("--forward-env", multiple=True, metavar="GLOB", help="Take these variables of this shell along, too.")
 @click.option("--hp", "hyperparameters", multiple=True, metavar="K=V", callback=_pairs, help="Set a hyperparameter.")
+@click.option("--requirement", "requirements", multiple=True, metavar="LINE", help="Have pip install this; '': nothing.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", callback=_pairs, help="A word of your own, shown by status.")
 @click.option("--max-run-time", type=options.Parsed("time", parse_duration), help="Stop the job after that long: 90s, 15m, 2h.")
 @click.option(
     "--grace", type=options.Parsed("time", parse_duration), help="Between TERM and KILL when the job is stopped; default 30s."
 )
 @click.option("--collect", multiple=True, metavar="CHANNEL", help="Bring this output here as well, e.g. checkpoints.")
+@click.option("--output-channel", "outputs", multiple=True, metavar="CH[=URI]", help="An output of your own; published to URI.")
+@click.option("--output-path", metavar="URI", help="Publish the outputs in a folder of the job's id below this URI or folder.")
 @click.option("--requeue", is_flag=True, default=None, help="Slurm: go back into the queue when nodes or time are taken away.")
 @click.option("--max-requeues", type=click.IntRange(0), metavar="N", help="How often at most; default 10.")
+@click.option("--image", metavar="NAME|URI", help="The environment to run in: a name of the cluster file's images, or a URI.")
 @click.option("--keep", is_flag=True, default=None, help="Keep working copy and spool on the nodes after a success.")
 @click.option("--max-code-size", type=options.Parsed("size", parse_size), help="Refuse a larger source folder; default 1GiB.")
+@click.option("--git", metavar="REPO", help="Clone this repository; --source-dir is a folder in it.")
+@click.option("--branch", metavar="NAME", help="With --git: a branch or tag; unset: the repository's own default.")
+@click.option("--commit", metavar="HASH", help="With --git: a commit of that branch; unset: its newest.")
 @click.option(
     "--metric", "metrics", multiple=True, metavar="NAME=REGEX", type=options.Parsed("metric", parse_option),
     help="Collect this number from the logs; the regular expression has one group, around it.",
@@ -100,20 +107,31 @@ def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, 
 
 def _request(ctx: click.Context, words: tuple[str, ...], said: dict[str, Any], detach: bool) -> planning.Request:
     job_file, command_words = _split(ctx, words)
-    command = said.pop("command")
+    command, git = said.pop("command"), _git(said)
     said["hyperparameters"] = {name: parse(text) for name, text in said["hyperparameters"].items()}
-    lists = {key: tuple(said.pop(key)) or None for key in ("env_file", "forward_env", "collect", "metrics")}
+    lists = {key: tuple(said.pop(key)) or None for key in ("env_file", "forward_env", "collect", "metrics", "requirements")}
+    outputs = {name: uri if sign else None for name, sign, uri in (text.partition("=") for text in said.pop("outputs"))}
     return planning.Request(
         job_file=job_file,
+        outputs=outputs,
         words=command_words,
         command=Command(shell=command) if command is not None else None,
         detached=detach,
         env_file=lists["env_file"] or (),
         forward_env=lists["forward_env"] or (),
         collect=lists["collect"],
+        requirements=lists["requirements"],
         metrics=lists["metrics"] or (),
+        git=git,
         **said,
     )
+
+
+def _git(said: dict[str, Any]) -> GitSource | None:
+    repo, branch, commit = (said.pop(name) for name in ("git", "branch", "commit"))
+    if repo is None and (branch or commit):
+        raise click.UsageError("--branch and --commit belong to --git REPO")
+    return None if repo is None else GitSource(repo, branch, commit)
 
 
 def _split(ctx: click.Context, words: tuple[str, ...]) -> tuple[str | None, tuple[str, ...] | None]:

@@ -35,7 +35,10 @@ def attach_command(ctx: click.Context, job: str, output: str) -> None:
 @options.output
 @click.pass_context
 def resume_command(ctx: click.Context, /, job: str, output: str) -> None:
-    """Collect the outputs of a job that ended as CollectFailed, without training again.  Exits as the job then does."""
+    """Collect the outputs of a job that ended as CollectFailed, or publish those of one that ended as PublishFailed.
+
+    Nothing is trained again, and only what is missing is sent.  Exits as the job then does.
+    """
     folder = api.find(job)
     seen = Feed(folder, tail=0)
     seen.read_events()

@@ -14,12 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from launcher.cluster.hosts import checked_address, endpoints
 from launcher.cluster.inventory import Cluster, complain, in_order, repeated
-from launcher.cluster.models import ClusterFile, Defaults, HostEntry, MappingHost, Master, Ssh
+from launcher.cluster.models import ClusterFile, Defaults, HostEntry, Image, MappingHost, Master, Ssh
 from launcher.cluster.problems import Location, dotted, validated
 from launcher.cluster.ranges import expand
 from launcher.cluster.textfile import home_expanded
 from launcher.cluster.yamlfile import Document, read_document
-from launcher.model import Host, MasterOptions, SlurmOptions, SshOptions
+from launcher.model import Host, ImageInfo, MasterOptions, SlurmOptions, SshOptions
 
 KIND = "cluster file"
 Entry = tuple[int, str | MappingHost]
@@ -41,6 +41,7 @@ def read_cluster_file(path: str | Path) -> Cluster:
     if isinstance(document.data.get("backend", "ssh"), str):
         problems += _contradictions(document, document.data.get("backend", "ssh"))
     problems += _missing_files(document)
+    problems += _images_twice(document)
     complain("the cluster file cannot be used", in_order(document.path, problems))
     assert model is not None
     return Cluster(
@@ -51,6 +52,7 @@ def read_cluster_file(path: str | Path) -> Cluster:
         ssh=_ssh(model.ssh, document.path.parent),
         master=_master(model.master),
         slurm=SlurmOptions(**model.slurm.model_dump()),
+        images=tuple(_image(entry) for entry in model.images),
         path=document.path,
     )
 
@@ -188,6 +190,26 @@ def _ssh(section: Ssh, folder: Path) -> SshOptions:
 def _master(section: Master) -> MasterOptions:
     said: Mapping[str, Any] = {key: None if value == "auto" else value for key, value in section.model_dump().items()}
     return MasterOptions(**said)
+
+
+def _image(entry: Image) -> ImageInfo:
+    said = entry.model_dump(exclude={"name", "uri"})
+    return ImageInfo(image_name=entry.name, image_uri=entry.uri, **said)
+
+
+def _images_twice(document: Document) -> list[str]:
+    """Two images of one name, whatever else is wrong with them."""
+    images = document.data.get("images")
+    found: list[str] = []
+    first: dict[str, int] = {}
+    for index, entry in enumerate(images if isinstance(images, list) else []):
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if isinstance(name, str) and name in first:
+            place = f"{document.where(('images', index, 'name'))}: {dotted(('images', index, 'name'))}"
+            found.append(f"{place}: {name}: the same name twice; first at {document.where(('images', first[name], 'name'))}")
+        elif isinstance(name, str):
+            first[name] = index
+    return found
 
 
 def _contradictions(document: Document, backend: str) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from launcher.cluster.hosts import endpoints, same_endpoint_key
 from launcher.cluster.ranges import expand, split_list
 from launcher.errors import UsageError
-from launcher.model import Host, MasterOptions, SlurmOptions, SshOptions
+from launcher.model import Host, ImageInfo, MasterOptions, SlurmOptions, SshOptions
 
 PROBLEMS_SHOWN = 200
 """a file with more problems than this is no cluster file; the rest is counted"""
@@ -35,6 +35,7 @@ class Cluster:
     ssh: SshOptions = field(default_factory=SshOptions)
     master: MasterOptions = field(default_factory=MasterOptions)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    images: tuple[ImageInfo, ...] = ()
     path: Path | None = None
     """the file it was read from; None: built in, or named by --hosts"""
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher.channels import NODE
 from launcher.cluster.textfile import beside
 from launcher.cluster.userfile import is_path
-from launcher.model import Command, MetricDefinition
+from launcher.git_source import is_path as is_folder
+from launcher.model import Command, GitSource, MetricDefinition
+from launcher.uri import is_uri
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class JobFile:
     exclude: str | None = None
     instance_type: str | None = None
     source_dir: str | None = None
-    """absolute path"""
+    """absolute path; with git one in the repository"""
     command: Command | None = None
     """from `command`, or from `script` and `args`"""
     env: Mapping[str, str] | None = None
@@ -45,14 +48,26 @@ class JobFile:
     grace: float | None = None
     """seconds"""
     collect: tuple[str, ...] | None = None
+    inputs: Mapping[str, Any] | None = None
+    """{channel: absolute path, `node:` and a path, URI, or a mapping of `source` and `shard`}"""
+    outputs: Mapping[str, str | None] | None = None
+    """{channel: absolute path or URI, or None}"""
+    output_path: str | None = None
+    checkpoints_path: str | None = None
+    checkpoint_interval: float | None = None
+    """seconds"""
     requeue: bool | None = None
     max_requeues: int | None = None
+    image: str | None = None
+    """a name of the cluster file's images, or a URI"""
     keep: bool | None = None
     max_code_size: int | None = None
     """bytes"""
     metrics: tuple[MetricDefinition, ...] | None = None
+    git: GitSource | None = None
     hyperparameters: Mapping[str, Any] | None = None
     labels: Mapping[str, str] | None = None
+    requirements: tuple[str, ...] | None = None
 
 
 def read_job_file(path: str | Path) -> JobFile:
@@ -72,14 +87,24 @@ def read_job_file(path: str | Path) -> JobFile:
         lines={key: (place.key or (place.line, 0))[0] for key, place in document.root.children.items() if isinstance(key, str)},
         cluster=_cluster(folder, model.cluster) if model.cluster else None,
         hostfile=beside(folder, model.hostfile) if model.hostfile else None,
-        source_dir=beside(folder, model.source_dir) if model.source_dir else None,
+        source_dir=beside(folder, model.source_dir) if model.source_dir and not model.git else model.source_dir,
+        git=None if model.git is None else _git(folder, model.git.repo, model.git.branch, model.git.commit),
         command=_command(model.command, model.script, model.args),
         env_file=None if model.env_file is None else tuple(beside(folder, file) for file in model.env_file),
         forward_env=None if model.forward_env is None else tuple(model.forward_env),
         collect=None if model.collect is None else tuple(model.collect),
+        requirements=None if model.requirements is None else tuple(model.requirements),
+        inputs=None if model.inputs is None else {name: _input(folder, value) for name, value in model.inputs.items()},
+        outputs=None if model.outputs is None else {name: _place(folder, where) for name, where in model.outputs.items()},
+        output_path=_place(folder, model.output_path),
+        checkpoints_path=_place(folder, model.checkpoints_path),
         metrics=None if model.metrics is None else tuple(MetricDefinition(*one) for one in model.metrics.items()),
         **{key: getattr(model, key) for key in _AS_IT_IS},
     )
+
+
+def _git(folder: Path, repo: str, branch: str | None, commit: str | None) -> GitSource:
+    return GitSource(beside(folder, repo) if is_folder(repo) else repo, branch, commit)
 
 
 def _cluster(folder: Path, text: str) -> str:
@@ -89,10 +114,24 @@ def _cluster(folder: Path, text: str) -> str:
 
 
 _AS_IT_IS = (
+    "checkpoint_interval",
     "name", "backend", "nodes", "nproc_per_node", "hosts", "exclude", "instance_type", "env",
-    "max_run_time", "grace", "requeue", "max_requeues", "keep", "max_code_size", "hyperparameters", "labels",
+    "max_run_time", "grace", "requeue", "max_requeues", "image", "keep", "max_code_size", "hyperparameters", "labels",
 )  # fmt: skip
 """keys whose value is the field's"""
+
+
+def _input(folder: Path, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {**value, "source": _place(folder, value["source"])}
+    return _place(folder, value)
+
+
+def _place(folder: Path, said: str | None) -> str | None:
+    """A path is relative to the job file; a URI, and a path on the nodes, are what they are."""
+    if said is None or is_uri(said) or said.startswith(NODE):
+        return said
+    return beside(folder, said)
 
 
 def _command(command: str | list[str] | None, script: list[str] | None, args: list[str] | None) -> Command | None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from launcher.cluster import sbatch
 from launcher.cluster.values import (
+    Accelerator,
     Address,
     AddressOrAuto,
     Backend,
@@ -31,17 +32,23 @@ from launcher.cluster.values import (
     HostName,
     HostText,
     Hyperparameters,
+    ImageName,
+    ImageScope,
+    ImageUri,
+    Inputs,
     InterfaceOrAuto,
     JobName,
     Labels,
     Memory,
     Metrics,
     NetworkOrAuto,
+    Outputs,
     PathThere,
     Patterns,
     Port,
     PortOrAuto,
     Python,
+    RequirementLine,
     SbatchArgument,
     SbatchOption,
     Script,
@@ -188,6 +195,18 @@ class Slurm(_Strict):
         return self
 
 
+class Image(_Strict):
+    """An environment that commands can run in. What is not said fits whatever is asked for."""
+
+    name: ImageName = Field(description="How jobs call it.")
+    uri: ImageUri = Field(description="What it stands for, such as docker://pytorch/pytorch:2.4.0, venv:/opt/t, conda:NAME.")
+    framework_name: Text | None = Field(default=None, description="Such as pytorch; what retrieve() is asked for.")
+    framework_version: Word | None = Field(default=None, description="Version of the framework, taken as written.")
+    accelerator_type: Accelerator | None = Field(default=None, description="CPU or GPU.")
+    python_version: Word | None = Field(default=None, description="Version of its Python, taken as written.")
+    image_scope: ImageScope | None = Field(default=None, description="What it is made for.")
+
+
 class ClusterFile(_Strict):
     """The machines a job can run on."""
 
@@ -200,6 +219,15 @@ class ClusterFile(_Strict):
     ssh: Annotated[Ssh, none_is(dict)] = Field(default_factory=Ssh, description="How hosts are reached.")
     master: Annotated[Master, none_is(dict)] = Field(default_factory=Master, description="Where the other nodes find node 0.")
     slurm: Annotated[Slurm, none_is(dict)] = Field(default_factory=Slurm, description="What sbatch is asked for.")
+    images: list[Image] = Field(default_factory=list, description="Environments that commands can run in, by name.")
+
+
+class Git(_Strict):
+    """A repository that the source folder is cloned from at submit."""
+
+    repo: Text = Field(description="Its address, or a folder relative to this file; source_dir is a folder in it.")
+    branch: Text | None = Field(default=None, description="A branch or tag; unset: the repository's own default.")
+    commit: Word | None = Field(default=None, description="A commit of that branch; unset: its newest.")
 
 
 class JobYaml(_Strict):
@@ -216,6 +244,7 @@ class JobYaml(_Strict):
     hosts: HostList | None = Field(default=None, description="Hosts to run on, by name; the first is node 0.")
     exclude: HostList | None = Field(default=None, description="Hosts not to run on, by name.")
     instance_type: Text | None = Field(default=None, description="Run on hosts with this label.")
+    image: Text | None = Field(default=None, description="The environment to run in: a name of the cluster file's images, or a URI.")
     source_dir: Text | None = Field(default=None, description="The folder that is sent to the nodes.")
     command: CommandText | None = Field(
         default=None, description="A text for `sh -c`, verbatim, or a list of words; run once per node."
@@ -230,6 +259,22 @@ class JobYaml(_Strict):
     )
     grace: Duration | None = Field(default=None, description="Time between TERM and KILL when the job is stopped.")
     collect: Channels | None = Field(default=None, description="Output channels brought here at the end.")
+    inputs: Inputs | None = Field(
+        default=None, description="Channels of data, each a path, a URI, or {source: PATH, shard: true}; see PAI_INPUT_<CHANNEL>."
+    )
+    outputs: Outputs | None = Field(
+        default=None,
+        description="Output channels of your own, each with the URI it is published to, or nothing; a list names them.",
+    )
+    output_path: Text | None = Field(
+        default=None, description="A folder or URI; the outputs are published in a folder of the job's id below it."
+    )
+    checkpoints_path: Text | None = Field(
+        default=None, description="A folder or URI that the checkpoints come from at the start and go to while the job runs."
+    )
+    checkpoint_interval: SomeTime | None = Field(
+        default=None, description="Time between two copies of the checkpoints to checkpoints_path; unset: 5m."
+    )
     requeue: bool | None = Field(default=None, description="Go back into Slurm's queue when nodes or time are taken away.")
     max_requeues: FromNone | None = Field(default=None, description="How often at most; unset: 10.")
     keep: bool | None = Field(default=None, description="Keep the working copy on the nodes after a success.")
@@ -237,8 +282,12 @@ class JobYaml(_Strict):
     hyperparameters: Hyperparameters | None = Field(
         default=None, description="What the command finds in PAI_HPS, PAI_HPS_<NAME>, PAI_USER_ARGS and hyperparameters.json."
     )
+    requirements: list[RequirementLine] | None = Field(
+        default=None, description="Lines as in a requirements.txt, instead of the source folder's own; [] installs nothing."
+    )
     labels: Labels | None = Field(default=None, description="Words of your own that status and list show: name and text.")
 
+    git: Git | None = Field(default=None, description="The source folder comes from a git repository.")
     metrics: Metrics | None = Field(default=None, description="Numbers to be found in the logs: name: regex with one group.")
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from launcher.cluster.inventory import did_you_mean
-from launcher.cluster.models import Defaults, MappingHost, Master, Slurm, Ssh, UserJob
+from launcher.cluster.models import Defaults, Git, Image, MappingHost, Master, Slurm, Ssh, UserJob
 from launcher.cluster.values import LATER
 from launcher.cluster.yamlfile import Document, Odd
 
@@ -16,10 +16,10 @@ M = TypeVar("M", bound=BaseModel)
 Location = tuple[str | int, ...]
 
 LATER_KEYS = {
-    "cluster file": {"images"},
+    "cluster file": set(),
     "job file": {
-        "hp", "hyperparameters", "input", "inputs", "output_path", "checkpoints_path", "image", "setup", "max_restarts", "spares",
-        "requirements", "partition",
+        "input", "setup", "max_restarts", "spares",
+        "partition",
     },
 }  # fmt: skip
 """keys that a later version knows, and this one refuses as such"""
@@ -139,6 +139,8 @@ def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
         "ssh": Ssh,
         "master": Master,
         "slurm": Slurm,
+        "images": Image,
         "job": UserJob,
+        "git": Git,
     }
     return sections.get(location[0], model) if location else model

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, WithJsonSchema
 
+from launcher import channels, environments
 from launcher.cluster import hosts as host_texts
 from launcher.cluster import sbatch
 from launcher.cluster.inventory import did_you_mean
@@ -35,6 +36,8 @@ from launcher.model import MetricDefinition
 
 LATER = "not in this version"
 BACKENDS = ("local", "ssh", "slurm")
+ACCELERATORS = ("CPU", "GPU")
+SCOPES = ("training", "inference", "develop")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _CHANNEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
@@ -217,6 +220,29 @@ def _channel(value: str) -> str:
     return value if _CHANNEL.match(value) else _refuse("the name of an output channel, such as model or checkpoints")
 
 
+def _data_channel(value: str) -> str:
+    return value if re.match(channels.PATTERN, value) and not value.endswith("\n") else _refuse(channels.ALLOWED)
+
+
+def _input(value: Any) -> Any:
+    """A path or URI, or a mapping of one and `shard`."""
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, dict) and not set(value) - {"source", "shard"} and isinstance(value.get("shard", False), bool):
+        source = value.get("source")
+        if isinstance(source, str) and source.strip():
+            return value
+    raise ValueError("a path, a URI, or {source: PATH, shard: true}")
+
+
+def _output(value: Any) -> str | None:
+    return value if value is None or (isinstance(value, str) and value.strip()) else _refuse("a folder or URI, or nothing")
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
 def _host_list(value: Any) -> str:
     parts = split_list(value) if isinstance(value, str) else value
     if not isinstance(parts, list) or not parts or not all(isinstance(part, str) and part.strip() for part in parts):
@@ -264,8 +290,28 @@ def _hyperparameter_name(value: Any) -> str:
     return str(value) if why is None else _refuse(why)
 
 
+def _requirement(value: str) -> str:
+    return value if value.isprintable() else _refuse("one line, as in a requirements.txt")
+
+
 def _label_text(value: Any) -> str:
     return parse_label("x", _word(value))[1]
+
+
+def _image_name(value: str) -> str:
+    return value if not environments.is_uri(value) else _refuse("a name of your own; the URI stands under `uri:`")
+
+
+def _image_uri(value: str) -> str:
+    environments.parse(value)
+    return value
+
+
+def _one_of(known: tuple[str, ...]) -> AfterValidator:
+    """One of some words."""
+    return AfterValidator(
+        lambda value: value if value in known else _refuse(f"allowed: {', '.join(known)}{did_you_mean(value, known)}")
+    )
 
 
 _TEXT = {"type": "string", "minLength": 1}
@@ -276,6 +322,19 @@ _HOST_LIST = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": {"type"
 _TEXT_LIST = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
 _TIME = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION_PATTERN}]}
 _SIZE = {"anyOf": [_FROM_ONE, {"type": "string", "pattern": SIZE_PATTERN}]}
+
+
+_INPUT = {
+    "anyOf": [
+        _TEXT,
+        {
+            "type": "object",
+            "properties": {"source": _TEXT, "shard": {"type": "boolean"}},
+            "required": ["source"],
+            "additionalProperties": False,
+        },
+    ]
+}
 
 
 def _number_or(pattern: str) -> dict[str, Any]:
@@ -311,10 +370,15 @@ SomeTime = Annotated[Duration, AfterValidator(_some_time)]
 Size = Annotated[int, PlainValidator(_size), WithJsonSchema(_SIZE)]
 EnvValue = Annotated[str, PlainValidator(_value_of_variable), WithJsonSchema({"type": ["string", "integer"]})]
 Env = Annotated[dict[Annotated[str, AfterValidator(_variable)], EnvValue], none_is(dict)]
+RequirementLine = Annotated[str, AfterValidator(_requirement)]
 Hyperparameter = Annotated[Any, PlainValidator(_hyperparameter), WithJsonSchema({})]
 Hyperparameters = Annotated[dict[Annotated[str, AfterValidator(_hyperparameter_name)], Hyperparameter], none_is(dict)]
 LabelText = Annotated[str, PlainValidator(_label_text), WithJsonSchema({"type": ["string", "number"]})]
 Labels = Annotated[dict[Annotated[str, AfterValidator(lambda name: parse_label(name)[0])], LabelText], none_is(dict)]
+ImageName = Annotated[Text, AfterValidator(_image_name)]
+ImageUri = Annotated[Text, AfterValidator(_image_uri)]
+Accelerator = Annotated[str, _one_of(ACCELERATORS), WithJsonSchema({"type": "string", "enum": list(ACCELERATORS)})]
+ImageScope = Annotated[str, _one_of(SCOPES), WithJsonSchema({"type": "string", "enum": list(SCOPES)})]
 Word = Annotated[str, PlainValidator(_word), WithJsonSchema({"type": ["string", "number"]})]
 TimeLimit = Annotated[str, PlainValidator(sbatch.time_limit), WithJsonSchema(_number_or(sbatch.TIME_PATTERN))]
 GpusOfNode = Annotated[str, PlainValidator(sbatch.gpus), WithJsonSchema(_number_or(sbatch.GPUS_PATTERN))]
@@ -324,6 +388,15 @@ SbatchOption = Annotated[str, AfterValidator(sbatch.option), WithJsonSchema({"ty
 SbatchArgument = Annotated[Any, PlainValidator(sbatch.argument), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 CommandText = Annotated[Any, PlainValidator(_command), WithJsonSchema({"anyOf": [_TEXT, _WORDS]})]
 Script = Annotated[list[str], PlainValidator(_script), WithJsonSchema({"anyOf": [_TEXT, _WORDS]})]
+InputSource = Annotated[Any, PlainValidator(_input), WithJsonSchema(_INPUT)]
+Inputs = Annotated[dict[Annotated[str, AfterValidator(_data_channel)], InputSource], none_is(dict)]
+OutputPlace = Annotated[Any, PlainValidator(_output), WithJsonSchema({"anyOf": [_TEXT, {"type": "null"}]})]
+Outputs = Annotated[
+    dict[Annotated[str, AfterValidator(_data_channel)], OutputPlace],
+    BeforeValidator(lambda value: dict.fromkeys(value) if _names(value) else value),
+    none_is(dict),
+    WithJsonSchema({"anyOf": [{"type": "object"}, _TEXT_LIST["anyOf"][1]]}),
+]
 Files = Annotated[list[Text], BeforeValidator(_listed), WithJsonSchema(_TEXT_LIST)]
 Patterns = Annotated[list[Annotated[str, AfterValidator(_pattern)]], BeforeValidator(_listed), WithJsonSchema(_TEXT_LIST)]
 Channels = Annotated[list[Annotated[str, AfterValidator(_channel)]], BeforeValidator(_listed), WithJsonSchema(_TEXT_LIST)]

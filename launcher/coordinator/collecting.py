@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from launcher.coordinator.progress import Progress
 from launcher.errors import CollectFailed, LinkLost, NodeError
 from launcher.model import Plan
 from launcher.policy import View
@@ -17,11 +18,13 @@ from launcher.store import Folder
 if TYPE_CHECKING:
     from launcher.fleet import Fleet
     from launcher.manifest import Manifest
+    from launcher.publish import Copied
 
 Event = dict[str, Any]
 _TRIES = 4
 _SHOWN = 20
 """conflicts that an event names; the manifest has all"""
+_PUBLISHING = {"type": "progress", "step": "publish", "unit": "bytes"}
 _ASK_SECONDS = 20.0
 """how long a node may look for its version of torch"""
 
@@ -57,6 +60,27 @@ class Collecting:
                 # The link connects again by itself, at the latest after its longest pause.
                 pause.wait(2.0**attempt)
         raise AssertionError("unreachable")
+
+    def publish(self) -> list[Event]:
+        """Copy what was collected to where the job's outputs are published.  Raises StorageFailed."""
+        from launcher.manifest import load
+        from launcher.objects import Stopped
+        from launcher.publish import publish, summary, targets
+
+        manifest = load(self._folder.output)
+        copied: list[Copied] = []
+        channels: dict[str, str] = {}
+        try:
+            for target, names in targets(self._plan, manifest):
+                copied.append(publish(self._folder.output, target, self._note, self._told_bytes(), self.stop))
+                channels.update(names)
+        except Stopped:
+            return []
+        return [{"type": "published", "channels": channels, **summary(copied)}]
+
+    def _told_bytes(self) -> Callable[[int, int], None]:
+        report = Progress(lambda done, total: self._tell({**_PUBLISHING, "done": done, "total": total}), 1)
+        return lambda done, total: report.update(0, done, total)
 
     def _made_by(self, fleet: Fleet, ranks: list[int]) -> dict[str, Any]:
         events = self._folder.read_events()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _DURABLE = {"starting", "attempt", "diagnosis", "collected", "requeued", "end"}
 """events that must be on the disk before anything follows from them"""
-_LONG = {Step.REACH, Step.SYNC, Step.PREPARE, Step.PROBE, Step.START, Step.COLLECT}
+_LONG = {Step.REACH, Step.SYNC, Step.PREPARE, Step.PROBE, Step.START, Step.COLLECT, Step.PUBLISH}
 """steps that the loop does not wait for"""
 _SILENT = {"still lost", "none of Slurm's"}
 _ROOM_SECONDS = 1.0
@@ -58,7 +58,8 @@ class Coordinator:
         self._folder = folder = Folder(folder.root, self._plan.requeue)
         spec = self._plan.spec
         again = spec.requeue and self._plan.requeue < spec.max_requeues
-        self._rules = Rules(spec.max_run_time, spec.grace, requeue=again, prepare=needed(self._plan, folder))
+        due = {"prepare": needed(self._plan, folder), "publish": spec.publishes}
+        self._rules = Rules(spec.max_run_time, spec.grace, requeue=again, **due)
         self._told: queue.Queue[dict[str, Any]] = queue.Queue()
         known = folder.read_events()
         self._known = {_identity(event) for event in known if event.get("type") == "agent"}
@@ -155,6 +156,7 @@ class Coordinator:
     def _attend(self, action: Callable[[], list[dict[str, Any]]], step: Step) -> bool:
         """Run a long step in a thread, and hear of everything else until it is done or the user wants an end."""
         threading.Thread(target=self._run_step, args=(action, step), name=step.name, daemon=True).start()
+        before = self.view.cancel
         while True:
             event = self._told.get()
             if event["type"] == "done":
@@ -164,7 +166,8 @@ class Coordinator:
                 raise event["error"]
             if not self._take(event):
                 return False
-            if self.view.cancel > 1 or (self.view.ending and not self.view.starting):
+            unwanted = step is Step.PUBLISH and self.view.cancel > before
+            if self.view.cancel > 1 or unwanted or (self.view.ending and not self.view.starting):
                 if step is Step.START:
                     continue
                 self._steps.abandon()
@@ -172,6 +175,8 @@ class Coordinator:
                     self._record(
                         {"type": "collect failed", "message": "the collection was cancelled; the outputs are still on the nodes"}
                     )
+                if step is Step.PUBLISH:
+                    self._record({"type": "publish failed", "message": "publishing was cancelled; the outputs are whole here"})
                 return True
 
     def _run_step(self, action: Callable[[], list[dict[str, Any]]], step: Step) -> None:

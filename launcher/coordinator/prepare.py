@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher.coordinator import environment
+from launcher.coordinator import environment, layer
 from launcher.hyperparameters import texts
 from launcher.store import read_json
 
@@ -79,6 +79,7 @@ def _configuration(work: Work) -> Made:
 PARTS: tuple[Part, ...] = (
     Part(wanted=environment.wanted, make=environment.make),
     Part(wanted=lambda plan, folder: bool(plan.spec.hyperparameters), make=_configuration),
+    Part(wanted=layer.wanted, make=layer.make),
 )
 """in the order in which they are made"""
 

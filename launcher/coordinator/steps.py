@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from launcher import environ, torchrun
-from launcher.coordinator import allocated, environment, master
+from launcher.coordinator import allocated, environment, layer, master
 from launcher.coordinator.collecting import Collecting
 from launcher.coordinator.prepare import Work, prepare
 from launcher.coordinator.progress import Progress
@@ -66,6 +66,7 @@ class Steps:
             Step.DIAGNOSE: self._diagnose,
             Step.RETRY: self._retry,
             Step.COLLECT: self._collect,
+            Step.PUBLISH: self._collecting.publish,
         }
         return actions[step]
 
@@ -73,12 +74,15 @@ class Steps:
         """The event that says that a long step failed."""
         if step is Step.COLLECT:
             return {"type": "collect failed", "message": str(error)}
+        if step is Step.PUBLISH:
+            return {"type": "publish failed", "message": str(error)}
         reason = getattr(error, "reason_code", None) or _REASONS[step]
         told = str(_naming_inventory(error, self._plan))
         return {"type": "broken", "step": step.name, "reason_code": reason, "message": told, "exit_code": error.exit_code}
 
     def abandon(self) -> None:
         """Hang up on every node at once; what a running step still does fails."""
+        self._collecting.stop.set()
         if self._fleet is not None:
             self._fleet.close(polite=False)
             self._fleet = None
@@ -163,9 +167,12 @@ class Steps:
             return [{"type": "reached", "nodes": []}]
         total = len(self._plan.nodes)
         count = Progress(lambda done, _: self._tell({"type": "progress", "step": "reach", "done": done, "total": total}), total)
-        # What an image brings is looked for inside, once the code is there.
-        programs = [] if environment.wanted(self._plan) else environment.programs(self._plan)
+        # What an image or the requirements bring is looked for once the code is there.
+        later = environment.wanted(self._plan) or layer.wanted(self._plan, self._folder)
+        programs = [] if later else environment.programs(self._plan)
         asked = {"programs": list(programs), "no_code": not self._folder.code.is_dir()}
+        if self._plan.spec.outputs:
+            asked["channels"] = list(self._plan.spec.outputs)
         self._facts = self._fleet.reach(asked, lambda rank: count.update(rank, 1, 1))
         self._check(self._facts)
         nodes = [self._reached_node(rank) for rank in sorted(self._facts)]
@@ -299,9 +306,10 @@ class Steps:
         place = environ.Place(facts, nproc, view.interfaces.get(rank), (view.prepared or {}).get(rank, {}))
         settings = {k: v for k, v in torchrun.settings(self._plan.spec.grace, "").items() if k != "PET_LOG_DIR"}
         orders = environ.orders(self._plan, node, place, view.master, self._user_environment(rank), settings)
-        image = place.prepared.get("image", {})
-        argv = _argv(self._plan, rank, str(image.get("python") or facts["python"]), view.master, nproc)
-        there = environment.place_of(self._plan, rank, facts, image, attempt=view.attempt)
+        image, added = place.prepared.get("image", {}), place.prepared.get("layer", {})
+        python = added.get("python") or image.get("python") or facts["python"]
+        argv = layer.over(added, _argv(self._plan, rank, str(python), view.master, nproc))
+        there = environment.place_of(self._plan, rank, facts, image, attempt=view.attempt, mounts=layer.mounts(added))
         start = environment.inside(self._plan, there, environment.Start(argv, orders, facts["bin"]))
         return {**start.request(), "grace": self._plan.spec.grace}
 

@@ -14,11 +14,14 @@ from typing import Any
 
 from launcher import environ
 from launcher.cluster import load_job
-from launcher.model import Host, Node, Plan
+from launcher.model import GitSource, Host, Node, Plan
 from launcher.planning.asked import command_of, requeued, spec_of
+from launcher.planning.data import data_of
+from launcher.planning.images import image_of, inside
 from launcher.planning.personal import Personal
 from launcher.planning.places import cluster_of, count_of, has_inventory, inventory, nodes_of, template_of
 from launcher.planning.request import Request, Settings
+from launcher.planning.source import git_of, project_of
 from launcher.planning.training import training_of
 from launcher.planning.variables import check_variables, read_env_file, user_environment
 from launcher.store import new_job_id
@@ -37,6 +40,8 @@ class Draft:
     warnings: tuple[str, ...]
     beside: Mapping[str, bytes | Path] = field(default_factory=dict)
     """what goes along with the code though it is not in the source folder"""
+    git: GitSource | None = None
+    """the plan's, with what is secret in its address"""
 
 
 def draft(request: Request, environment: Mapping[str, str]) -> Draft:
@@ -45,6 +50,8 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     settings = Settings(request, job, Personal(environment))
     warnings: list[str] = []
     cluster = cluster_of(settings, environment)
+    image = image_of(settings, cluster)
+    cluster = inside(image, cluster)
     command = command_of(request, settings)
     queued = cluster.backend == "slurm" and settings.allocation is None
     own_env = settings.personal.config.job.get("env", {})
@@ -54,10 +61,9 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     spec = requeued(settings, cluster, spec_of(settings, command, user, count_of(settings, warnings) if queued else len(nodes), warnings))
     told = training_of(request, job, settings)
     spec = dataclasses.replace(spec, **told.shown)
-    source = spec.source_dir
+    spec = dataclasses.replace(spec, **data_of(request, job, settings, cluster.backend, spec.nodes or 1, spec.collect))
+    spec = dataclasses.replace(spec, image=image)
     now = time.time()
-    from launcher.code import project_name
-
     plan = Plan(
         job_id=new_job_id(spec.name, now),
         spec=spec,
@@ -65,7 +71,7 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
         cluster=cluster.name,
         inventory=str(cluster.path) if cluster.path else None,
         nodes=_masked_nodes(nodes),
-        project=project_name(Path(source)) if source else "none",
+        project=project_of(spec.source_dir, spec.git),
         ssh=cluster.ssh,
         master=cluster.master,
         slurm=cluster.slurm,
@@ -80,7 +86,8 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
         check_variables(host.env, f"the env of {host.name}")
     own = {str(node.rank): dict(node.host.env) for node in nodes}
     each = dict(template.env) if template else {}
-    return Draft(plan, {"all": user, "each": each, "nodes": own, **told.stored}, tuple(warnings), request.beside)
+    stored = {"all": user, "each": each, "nodes": own, **told.stored}
+    return Draft(plan, stored, tuple(warnings), request.beside, git_of(settings))
 
 
 def _masked_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:

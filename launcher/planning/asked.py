@@ -12,9 +12,11 @@ from typing import Any
 from launcher import environ, torchrun
 from launcher.cluster import Cluster
 from launcher.errors import UsageError
+from launcher.git_source import masked
 from launcher.metrics import definitions
 from launcher.model import Command, JobSpec
 from launcher.planning.request import Request, Settings
+from launcher.planning.source import git_of, source_of
 
 
 def command_of(request: Request, settings: Settings) -> Command:
@@ -52,11 +54,12 @@ def spec_of(settings: Settings, command: Command, user: Mapping[str, str], nodes
         warnings.append(
             f"nproc_per_node is {nproc}, but `{text}` starts neither torchrun nor another process launcher: it runs once per node"
         )
-    metrics = settings.get("metrics", ())
+    metrics, git = settings.get("metrics", ()), git_of(settings)
     spec = JobSpec(
         command=command,
         name=settings.get("name") or _base_name(command),
-        source_dir=_source_dir(settings),
+        source_dir=source_of(settings, git),
+        git=git and masked(git),
         nodes=nodes,
         nproc_per_node=nproc,
         env=environ.masked(user),
@@ -71,9 +74,8 @@ def spec_of(settings: Settings, command: Command, user: Mapping[str, str], nodes
         metrics=definitions(metrics, settings.origins["metrics"]),
         max_code_bytes=settings.get("max_code_size", JobSpec.max_code_bytes),
     )
-    if spec.source_dir is not None and not Path(spec.source_dir).is_dir():
-        raise UsageError("there is no such source folder", where=spec.source_dir, next_step="check --source-dir")
-    _check_script(command, spec.source_dir)
+    if git is None:
+        check_script(command, spec.source_dir)
     return spec
 
 
@@ -110,17 +112,12 @@ def _base_name(command: Command) -> str:
     return Path(words[1] if words[0] in ("-m", "--module") and len(words) > 1 else words[0]).stem or "job"
 
 
-def _source_dir(settings: Settings) -> str | None:
-    said = settings.get("source_dir")
-    return None if said is None else str(Path(said).expanduser().absolute())
-
-
 def _channels(said: tuple[str, ...] | None) -> tuple[str, ...]:
     """What is collected: model and tensorboard always, and what was asked for besides."""
     return tuple(dict.fromkeys([*JobSpec.collect, *(said or ())]))
 
 
-def _check_script(command: Command, source_dir: str | None) -> None:
+def check_script(command: Command, source_dir: str | None) -> None:
     """A script that is not in the source folder would be missed only on the nodes."""
     if command.script is None or command.script[0] in ("-m", "--module") or os.path.isabs(command.script[0]):
         return

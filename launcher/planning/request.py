@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cluster.userfile import SETTINGS
-from launcher.model import Command, MetricDefinition
+from launcher.model import Command, GitSource, MetricDefinition
 
 if TYPE_CHECKING:
     from launcher.cluster.jobfile import JobFile
@@ -39,13 +39,24 @@ class Request:
     max_run_time: float | None = None
     grace: float | None = None
     collect: tuple[str, ...] | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """{channel: a path, a URI, or {source: …, shard: true}}"""
+    outputs: Mapping[str, str | None] = field(default_factory=dict)
+    """{channel: where it is published, or None}"""
+    output_path: str | None = None
+    checkpoints_path: str | None = None
+    checkpoint_interval: float | None = None
     requeue: bool | None = None
     max_requeues: int | None = None
+    image: str | None = None
     keep: bool | None = None
     max_code_size: int | None = None
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    requirements: tuple[str, ...] | None = None
+    """lines as in a requirements.txt; None: the source folder's own file"""
     metrics: tuple[MetricDefinition, ...] = ()
+    git: GitSource | None = None
     detached: bool = False
     beside: Mapping[str, bytes | Path] = field(default_factory=dict)
     """{path in the working copy: content, or the file that has it}: what goes along with the code"""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher import environ
+from launcher import environ, requirements
 from launcher.cluster import parse_label
 from launcher.errors import UsageError
 from launcher.hyperparameters import problems
@@ -22,16 +22,20 @@ class Training:
 
     hyperparameters: Mapping[str, Any]
     labels: Mapping[str, str]
+    requirements: tuple[str, ...] | None
+    """lines for pip; None: those of the source folder"""
 
     @property
     def shown(self) -> dict[str, Any]:
         """The fields of a JobSpec, as they may be shown and stored readable."""
-        return {"hyperparameters": masked(self.hyperparameters), "labels": dict(self.labels)}
+        lines = None if self.requirements is None else requirements.masked(self.requirements)
+        return {"hyperparameters": masked(self.hyperparameters), "labels": dict(self.labels), "requirements": lines}
 
     @property
     def stored(self) -> dict[str, Any]:
         """What the coordinator needs in full: readable by the user alone, gone with the job's end."""
-        return {"hyperparameters": dict(self.hyperparameters)} if self.hyperparameters else {}
+        lines = {"requirements": list(self.requirements)} if self.requirements else {}
+        return {**({"hyperparameters": dict(self.hyperparameters)} if self.hyperparameters else {}), **lines}
 
 
 def training_of(request: Request, job: JobFile | None, settings: Settings) -> Training:
@@ -41,7 +45,17 @@ def training_of(request: Request, job: JobFile | None, settings: Settings) -> Tr
     wrong = problems(hyperparameters)
     if wrong:
         raise UsageError("these hyperparameters cannot be passed on", problems=wrong, next_step="--hp NAME=VALUE sets one")
-    return Training(hyperparameters, _labels(request, job, settings))
+    return Training(hyperparameters, _labels(request, job, settings), _requirements(request, job, settings))
+
+
+def _requirements(request: Request, job: JobFile | None, settings: Settings) -> tuple[str, ...] | None:
+    """Empty lines ask for nothing, so that an empty one alone switches off what the source folder asks for."""
+    in_file = job.requirements if job else None
+    said = in_file if request.requirements is None else request.requirements
+    if said is None:
+        return None
+    settings.origins["requirements"] = "job file" if request.requirements is None else "--requirement"
+    return tuple(line for line in said if line.strip())
 
 
 def _labels(request: Request, job: JobFile | None, settings: Settings) -> dict[str, str]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from launcher import environments
 from launcher.errors import NodeGone, SlurmSilent
 from launcher.model import Plan
 from launcher.slurm import allocation, ask
@@ -30,6 +31,8 @@ _BUSY = re.compile(r"Unable to create step.*nodes are busy|step creation tempora
 _GONE = re.compile(r"Invalid job id|Job has expired|already complet", re.IGNORECASE)
 _CANCELLED = re.compile(rb"error: \*\*\* (STEP|JOB) \S+ ON \S+ CANCELLED AT ")
 _MEMORY = re.compile(rb"oom[-_]kill event|: Out Of Memory$", re.MULTILINE)
+_NO_PYXIS = re.compile(r"unrecognized option '--container-")
+_PYXIS = re.compile(r"pyxis: (.*(?:fail|error|couldn't|could not|denied|not found).*)", re.IGNORECASE)
 _NO_PYTHON = re.compile(r"execve\(\):? *(\S+): (.+)")
 
 
@@ -47,6 +50,8 @@ class Order:
     """all that the job holds on these nodes: a task sees as many as the step asks for"""
     overlap: bool = False
     """we are in a step ourselves, whose resources the new one must share"""
+    container: tuple[str, ...] = ()
+    """options of Slurm's plugin pyxis, which starts the tasks in a container"""
     program: str = "srun"
     immediate: int = IMMEDIATE
 
@@ -59,7 +64,16 @@ def order_of(plan: Plan, environ: Mapping[str, str]) -> Order:
     python = f"{first.venv}/bin/python" if first.venv else first.python or "python3"
     gpus = sum(host.gpus or 0 for host in hosts)
     inside = allocation.step(environ) is not None
-    return Order(plan.allocation, tuple(host.name for host in hosts), os.path.expanduser(python), gpus, inside)
+    names = tuple(host.name for host in hosts)
+    return Order(plan.allocation, names, os.path.expanduser(python), gpus, inside, _container(plan, first.workdir))
+
+
+def _container(plan: Plan, workdir: str) -> tuple[str, ...]:
+    """pyxis' options: the image, and our directory there, which is the same inside."""
+    image = environments.parse(plan.spec.image) if plan.spec.image else None
+    if image is None or image.kind != "pyxis":
+        return ()
+    return f"--container-image={image.name}", f"--container-mounts={workdir}:{workdir}"
 
 
 def words(order: Order, boot: str) -> list[str]:
@@ -79,6 +93,7 @@ def words(order: Order, boot: str) -> list[str]:
         f"--immediate={order.immediate}",
         *allocation.step_options(order.gpus),
         *(["--overlap"] if order.overlap else []),
+        *order.container,
         "--input=all",
         "--output=all",
         "--chdir=/",
@@ -116,6 +131,12 @@ def failure(order: Order, status: int | None, lines: Sequence[str]) -> NodeGone:
     if python:
         step = "name one that every node has, with `python:` or `venv:` under `defaults:` in cluster.yaml"
         return NodeGone(f"{order.python} cannot be started on the nodes: {python[2]}", where=where, lines=told, next_step=step)
+    if _NO_PYXIS.search(text):
+        step = "name the image as apptainer://, docker:// or podman://, or ask for pyxis to be installed"
+        return NodeGone("Slurm starts no containers here: its plugin pyxis is missing", where=where, lines=told, next_step=step)
+    pyxis = _PYXIS.search(text)
+    if pyxis:
+        return NodeGone(f"the container could not be started: {pyxis[1]}", where=where, lines=told, next_step="check the image's name")
     if _GONE.search(text):
         return NodeGone("the allocation is over", where=where, lines=told, next_step="launcher submit, in a new one")
     if _BUSY.search(text):

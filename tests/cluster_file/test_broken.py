@@ -46,7 +46,7 @@ ONE_PROBLEM = [
     ("- a\n- b\n", "1:1: a list: a mapping of keys is wanted"),
     ("node1", "1:1: node1: a mapping of keys is wanted"),
     # keys
-    ("nam: lab\n" + HOSTS, "unknown key; allowed: name, backend, defaults, hosts, ssh, master, slurm (did you mean name?)"),
+    ("nam: lab\n" + HOSTS, "unknown key; allowed: name, backend, defaults, hosts, ssh, master, slurm, images (did you mean name?)"),
     (HOSTS + "defaults: {identity-file: k}", "2:12: defaults.identity-file: unknown key;"),
     (HOSTS + "defaults: {identity-file: k}", "(did you mean identity_file?)"),
     ("hosts: [{name: a, adress: b}]", "1:19: hosts[0].adress: unknown key;"),
@@ -54,7 +54,14 @@ ONE_PROBLEM = [
     ("hosts:\n- name: a\n  gpus: 1\n  gpus: 2\n", "4:3: gpus: the same key twice; first in line 3"),
     (HOSTS + "? [a]\n: b\n", "2:3: a key is a word"),
     (HOSTS + "1: b\n", "2:1: 1: unknown key"),
-    (HOSTS + "images: []", "2:1: images: not in this version"),
+    (HOSTS + "images: {}", "2:9: images: a mapping: a list is wanted here"),
+    (HOSTS + "images: [{name: a}]", "2:10: images[0].uri: missing: this key is needed"),
+    (HOSTS + "images: [{name: a, uri: t, framework: x}]", "images[0].framework: unknown key; allowed: name, uri, framework_name"),
+    (HOSTS + "images: [{name: a, uri: pytorch}]", "2:25: images[0].uri: pytorch: no image: venv:/path, conda:NAME-OR-PREFIX"),
+    (HOSTS + 'images: [{name: a, uri: "docker:t"}]', '2:25: images[0].uri: "docker:t": written as docker://IMAGE'),
+    (HOSTS + 'images: [{name: "venv:/a", uri: "venv:/a"}]', "a name of your own; the URI stands under `uri:`"),
+    (HOSTS + 'images: [{name: a, uri: "conda:t", accelerator_type: gpu}]', "gpu: allowed: CPU, GPU (did you mean GPU?)"),
+    (HOSTS + 'images: [{name: a, uri: "conda:t"}, {name: a, uri: "conda:u"}]', "images[1].name: a: the same name twice; first at"),
     (HOSTS + "ssh: {transport: openssh}", "2:18: ssh.transport: openssh: not in this version"),
     (HOSTS + "backend: shh", "2:10: backend: shh: allowed: local, ssh, slurm (did you mean ssh?)"),
     ("hosts: [{address: a}]", "1:9: hosts[0].name: missing: this key is needed"),
@@ -204,7 +211,7 @@ images: {}
         ["6:21", "hosts[2].gpus"],
         ["7:5", "hosts[3]"],
         ["8:5", "hosts[4]"],
-        ["9:1", "images"],
+        ["9:9", "images"],
         ["10:1", "images"],
     ]
 

@@ -100,7 +100,7 @@ def test_a_text_is_for_the_shell_a_list_is_words_and_a_script_is_for_torchrun(
         ("nproc-per-node: 2", "(did you mean nproc_per_node?)"),
         ("detach: true", "1:1: detach: unknown key: this is said on the command line only"),
         ("max_restarts: 3", "1:1: max_restarts: not in this version"),
-        ("image: x", "1:1: image: not in this version"),
+        ("image: 1", "1:8: image: 1: a text is wanted here"),
         ("backend: slum", "1:10: backend: slum: allowed: local, ssh, slurm (did you mean slurm?)"),
         ("command: []", "1:10: command: a list: a text for `sh -c`, or a list of words"),
         ("command: ''", '1:10: command: "": a text for `sh -c`'),

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from launcher.cluster import load_cluster
-from launcher.cluster.models import ClusterFile, Defaults, MappingHost, Master, Slurm, Ssh
+from launcher.cluster.models import ClusterFile, Defaults, Image, MappingHost, Master, Slurm, Ssh
 from launcher.cluster.schema import FOLDER, SCHEMAS, schema_text
 
 EXAMPLE = Path(__file__).parents[2] / "cluster.yaml.example"
@@ -47,7 +47,7 @@ def test_the_example_loads(tmp_path: Path) -> None:
     assert (cluster.name, len(cluster.hosts)) == ("lab", 20)
 
 
-@pytest.mark.parametrize("model", [ClusterFile, Defaults, MappingHost, Ssh, Master, Slurm])
+@pytest.mark.parametrize("model", [ClusterFile, Defaults, MappingHost, Ssh, Master, Slurm, Image])
 def test_the_example_names_every_key_with_a_comment(model: type[BaseModel]) -> None:
     """Nothing can be set that the example does not show and explain; sections without a value of their own may do without."""
     text = EXAMPLE.read_text(encoding="utf-8")

@@ -16,8 +16,11 @@ class S3:
     _numbers = itertools.count(1)
 
     def __init__(self) -> None:
+        import logging
+
         from moto.server import ThreadedMotoServer
 
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         self._server.start()
         host, self.port = self._server.get_host_and_port()

@@ -265,6 +265,41 @@ TO_PREPARE: list[Row] = [
 ]
 
 
+PUBLISHED: Event = {"type": "published", "time": 92.0, "channels": {"model": "s3://b/j/model/"}}
+PUBLISH_FAILED: Event = {"type": "publish failed", "time": 92.0, "message": "nobody answers"}
+HOME = [*WELL, DIAGNOSED_WELL, COLLECTED]
+TO_PUBLISH: list[Row] = [
+    ("what was collected is published", HOME, 91, Step.PUBLISH, ""),
+    ("of a job that failed, too", [*BADLY, failure(), COLLECTED], 91, Step.PUBLISH, ""),
+    ("by the next coordinator, which needs no node for that", [*HOME, COORDINATOR], 95, Step.PUBLISH, ""),
+    ("then the end is written", [*HOME, PUBLISHED], 93, Step.FINISH, ""),
+    ("a failure is the end, too", [*HOME, PUBLISH_FAILED], 93, Step.FINISH, ""),
+    ("what is not here is not published", [*WELL, DIAGNOSED_WELL, COLLECT_FAILED], 91, Step.FINISH, ""),
+    (
+        "resumed, it is published and not collected again",
+        [*HOME, PUBLISH_FAILED, end("Failed", 69), {"type": "resumed", "time": 99.0}, COORDINATOR],
+        100,
+        Step.PUBLISH,
+        "",
+    ),
+    (
+        "resumed, what was not collected is collected first",
+        [*UNCOLLECTED, {"type": "resumed", "time": 99.0}, *ADOPTED_AND_FOLLOWING[len(RUNNING) :], *WELL[len(RUNNING) :]],
+        410,
+        Step.COLLECT,
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("story", "events", "now", "step", "why"), TO_PUBLISH, ids=[row[0] for row in TO_PUBLISH])
+def test_a_job_that_publishes_does_so_once_everything_is_here(
+    story: str, events: list[Event], now: float, step: Step, why: str
+) -> None:
+    """Others know no such step."""
+    assert decide(fold(events), Rules(grace=30.0, publish=True), now) == (step, why)
+
+
 @pytest.mark.parametrize(("story", "events", "now", "step", "why"), TABLE, ids=[row[0] for row in TABLE])
 def test_every_step_follows_from_the_events_and_the_clock(
     story: str, events: list[Event], now: float, step: Step, why: str
@@ -275,7 +310,7 @@ def test_every_step_follows_from_the_events_and_the_clock(
 
 def test_the_table_has_every_step() -> None:
     """No step is left untried."""
-    assert {row[3] for row in [*TABLE, *TO_PREPARE]} == set(Step)
+    assert {row[3] for row in [*TABLE, *TO_PREPARE, *TO_PUBLISH]} == set(Step)
 
 
 @pytest.mark.parametrize(("story", "events", "now", "step", "why"), TO_PREPARE, ids=[row[0] for row in TO_PREPARE])

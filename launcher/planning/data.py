@@ -1,0 +1,144 @@
+"""What the job reads and where its outputs go: input channels, output channels, output_path, checkpoints_path.
+
+Everything that can be known here is said here, all of it at once: paths that are not there, names of channels that cannot
+be, protocols without their package, secrets in a URI.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher import channels
+from launcher import uri as uris
+from launcher.errors import UsageError
+from launcher.model import Input, JobSpec
+from launcher.planning.request import Request, Settings
+
+if TYPE_CHECKING:
+    from launcher.cluster.jobfile import JobFile
+
+_FORMS = "a path, a URI, or {source: PATH, shard: true}"
+
+
+def data_of(
+    request: Request, job: JobFile | None, settings: Settings, backend: str, nodes: int, collect: tuple[str, ...]
+) -> dict[str, Any]:
+    """The fields of a JobSpec that say what goes in and what comes out; UsageError lists all that cannot be."""
+    wrong: list[str] = []
+    inputs = _inputs(_merged("inputs", "--input", request, job, settings), backend, nodes, wrong)
+    outputs = _outputs(_merged("outputs", "--output-channel", request, job, settings), wrong)
+    output_path = _place("output_path", settings.get("output_path"), wrong)
+    checkpoints_path = _place("checkpoints_path", settings.get("checkpoints_path"), wrong)
+    interval = settings.get("checkpoint_interval", JobSpec.checkpoint_interval)
+    if settings.origins["checkpoint_interval"] != "built-in" and checkpoints_path is None:
+        wrong.append("checkpoint_interval: there is no checkpoints_path to copy checkpoints to")
+    if outputs.get("checkpoints") and checkpoints_path:
+        wrong.append("outputs.checkpoints: checkpoints_path says already where the checkpoints go")
+    wrong += ["inputs: not in this version"] if inputs else []
+    wrong += ["checkpoints_path: not in this version"] if checkpoints_path else []
+    if wrong:
+        raise UsageError("inputs or outputs cannot be used", problems=wrong, next_step="mend all of these")
+    # What is published must be brought here first; checkpoints with a place of their own are not.
+    asked = [*collect, *outputs, *(["checkpoints"] if output_path and not checkpoints_path else [])]
+    places = {"output_path": output_path, "checkpoints_path": checkpoints_path, "checkpoint_interval": interval}
+    return {"inputs": inputs, "outputs": outputs, "collect": tuple(dict.fromkeys(asked)), **places}
+
+
+def _merged(key: str, flag: str, request: Request, job: JobFile | None, settings: Settings) -> dict[str, Any]:
+    """Flags over the job file, channel by channel."""
+    said: Mapping[str, Any] = getattr(request, key)
+    found = {**(getattr(job, key, None) or {}), **said}
+    settings.origins.update({f"{key}.{name}": flag if name in said else "job file" for name in found})
+    return found
+
+
+def _inputs(said: Mapping[str, Any], backend: str, nodes: int, wrong: list[str]) -> tuple[Input, ...]:
+    wrong += [f"inputs: {problem}" for problem in channels.problems(channels.INPUT, said)]
+    found = []
+    for name, value in said.items():
+        source, shard = (value.get("source"), value.get("shard", False)) if isinstance(value, Mapping) else (value, False)
+        odd = isinstance(value, Mapping) and (set(value) - {"source", "shard"} or not isinstance(shard, bool))
+        if odd or not isinstance(source, (str, os.PathLike)) or not str(source):
+            wrong.append(f"inputs.{name}: {_FORMS} is wanted")
+            continue
+        settled, problem = _source(os.fspath(source), backend)
+        if problem is None and shard:
+            problem = _unfit_to_share(settled, nodes)
+        wrong += [f"inputs.{name}: {problem}"] if problem else []
+        found.append(Input(str(name), settled, shard))
+    return tuple(found)
+
+
+def _source(said: str, backend: str) -> tuple[str, str | None]:
+    """(the source as the plan has it, what is wrong with it): a path that is not here may be one on the nodes."""
+    if said.startswith(channels.NODE):
+        path = said[len(channels.NODE) :]
+        if not path.startswith("/"):
+            return said, f"{said}: an absolute path on the nodes is wanted after {channels.NODE}"
+        return said, _missing(path) if backend == "local" else None
+    if uris.is_uri(said) and uris.local_path(said) is None:
+        return said, next(iter(uris.problems(said)), None)
+    path = os.path.expanduser(uris.local_path(said) or said)
+    absolute = os.path.abspath(path)
+    if os.path.exists(absolute):
+        return absolute, None if os.access(absolute, os.R_OK) else f"{absolute}: cannot be read"
+    if backend == "local" or not os.path.isabs(said):
+        return absolute, _missing(absolute)
+    return channels.NODE + absolute, None
+
+
+def _missing(path: str) -> str | None:
+    if os.path.exists(path):
+        return None
+    above = Path(path).parent
+    while not above.exists():
+        above = above.parent
+    return f"there is no {path} ({above} is the last folder of it that exists)"
+
+
+def _unfit_to_share(source: str, nodes: int) -> str | None:
+    if uris.is_uri(source) or source.startswith(channels.NODE):
+        return None
+    if not os.path.isdir(source):
+        return f"{source}: shard shares the files of a folder among the nodes, and this is one file"
+    count = sum(len(files) for _, _, files in os.walk(source, followlinks=True))
+    return f"{source}: shard shares {count} file(s) among {nodes} nodes, and some would have none" if count < nodes else None
+
+
+def _outputs(said: Mapping[str, Any], wrong: list[str]) -> dict[str, str | None]:
+    wrong += [f"outputs: {problem}" for problem in channels.problems(channels.OUTPUT, said)]
+    return {str(name): None if where is None else _place(f"outputs.{name}", where, wrong) for name, where in said.items()}
+
+
+def _place(key: str, said: Any, wrong: list[str]) -> str | None:
+    """A folder here (absolute), or a URI, that something is written to."""
+    if said is None:
+        return None
+    if not isinstance(said, (str, os.PathLike)) or not str(said).strip():
+        wrong.append(f"{key}: a folder or a URI is wanted")
+        return None
+    text = os.fspath(said)
+    path = uris.local_path(text)
+    if path is None or not uris.is_uri(text):
+        if path is None:
+            wrong += [f"{key}: {problem}" for problem in uris.problems(text, writing=True)]
+            return text.rstrip("/")
+        path = os.path.abspath(os.path.expanduser(path))
+    wrong += [f"{key}: {problem}" for problem in uris.problems(text, writing=True) if uris.is_uri(text)]
+    wrong += _not_writable(key, path)
+    return path
+
+
+def _not_writable(key: str, path: str) -> list[str]:
+    """Before a training that would end without its outputs."""
+    above = Path(path)
+    if above.exists() and not above.is_dir():
+        return [f"{key}: {path} is a file, and a folder is wanted"]
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir():
+        return [f"{key}: {above} is a file, and a folder is wanted"]
+    return [] if os.access(above, os.W_OK | os.X_OK) else [f"{key}: {above} cannot be written to"]

@@ -1,0 +1,25 @@
+"""A server that speaks S3's protocol, one for all tests of a worker; each test has a bucket of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.data.s3 import S3
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3]:
+    server = S3()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """With what a person has set in the environment who uses it."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    s3_server.new_bucket()
+    return s3_server

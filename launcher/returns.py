@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
@@ -21,6 +22,8 @@ _NOT_RAISED = ("StopIteration", "StopAsyncIteration", "UnicodeError", "UnicodeDe
                "UnicodeTranslateError", "ExceptionGroup")  # fmt: skip
 """built-in exceptions that mean something to the interpreter, or are not made of a text"""
 
+_DENSE = re.compile(r"bool|b?float\w+|complex\w+|u?int\w+")
+"""names of torch's types whose values are their bytes"""
 _MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError, MemoryError, OSError)
 """what reading something raises that is not as we write it"""
 
@@ -58,22 +61,27 @@ def result_of(output: str, process: Process, sources: Mapping[str, int], leader:
     """
     reader = _Reader(output, f"{CHANNEL}/node-{process.node}/rank-{process.rank}/", sources, leader, budget)
     place = f"rank {process.rank} (node {process.node}, {process.host})"
+    reader.owned(RESULT)
     try:
         document = json.loads(reader.content(RESULT))
-        if set(document) == {"error"}:
+        if "error" in document:
             error: LauncherError = _exception(document["error"], process, job_id)
-        elif set(document) == {"refused"}:
+        elif "refused" in document:
             error = ValueRefused(str(document["refused"]), where=place)
         else:
-            return reader.value(document["value"])
-    except FileNotFoundError:
-        raise
+            return reader.value(_only(document, "value"))
     except ModuleNotFoundError as missing:
         what, step = f"it returned what only {missing.name} can hold, which is not here", f"install {missing.name} here"
         raise ValueRefused(what, where=place, next_step=step) from missing
     except _MALFORMED as wrong:
         raise ValueRefused(f"its value cannot be read: {_sentence(wrong)}", where=place) from wrong
     raise error
+
+
+def _only(document: Any, key: str) -> Any:
+    if set(document) != {key}:
+        raise TypeError(f"an object with other keys than {key}")
+    return document[key]
 
 
 def _sentence(wrong: BaseException) -> str:
@@ -101,11 +109,16 @@ class _Reader:
     def __init__(self, output: str, place: str, sources: Mapping[str, int], leader: int, budget: Budget) -> None:
         self._output, self._place, self._sources, self._leader, self._budget = output, place, sources, leader, budget
 
-    def open(self, name: str) -> IO[bytes]:
-        """A regular file of this process, through no link; FileNotFoundError where there is none of its own."""
+    def owned(self, name: str) -> str:
+        """The path below output/ of a file that came from this process's node; FileNotFoundError for any other."""
         path = self._place + name
         if self._sources.get(path) != self._leader:
             raise FileNotFoundError(path)
+        return path
+
+    def open(self, name: str) -> IO[bytes]:
+        """A regular file of this process, through no link; FileNotFoundError where there is none of its own."""
+        path = self.owned(name)
         file = os.fdopen(open_below(self._output, path), "rb")  # type: ignore[no-untyped-call]
         try:
             self._budget.take(os.fstat(file.fileno()).st_size)
@@ -161,7 +174,7 @@ class _Reader:
 
         import torch
 
-        dtype = getattr(torch, str(told["dtype"]), None)
+        dtype = getattr(torch, str(told["dtype"]), None) if _DENSE.fullmatch(str(told["dtype"])) else None
         shape = told["shape"]
         if not isinstance(dtype, torch.dtype) or told["order"] != sys.byteorder:
             raise TypeError(f"a tensor of {told['dtype']}, {told['order']} endian")
@@ -184,7 +197,7 @@ def _ordered(reader: _Reader, body: Any, tree: Any) -> Any:
 
 _KINDS: dict[str, Callable[[_Reader, Any, Any], Any]] = {
     "int": lambda reader, body, tree: int(body, 16),
-    "complex": lambda reader, body, tree: complex(*map(float, body)),
+    "complex": lambda reader, body, tree: complex(float(body[0]), float(body[1])),
     "bytes": lambda reader, body, tree: reader.content(f"{int(body)}.bin"),
     "bytearray": lambda reader, body, tree: bytearray(reader.content(f"{int(body)}.bin")),
     "list": lambda reader, body, tree: reader.values(body),

@@ -131,7 +131,8 @@ def _conda(environment: Environment, argv: tuple[str, ...], env: Mapping[str, st
     """What `conda activate` does, without conda: variables, and the scripts of packages that have some to set."""
     told = place.told
     words = (told["shell"], "-c", _ACTIVATE, "sh") if told["shell"] else ()
-    return Wrapped((*words, *argv), {"CONDA_PREFIX": told["prefix"], "CONDA_DEFAULT_ENV": told["name"], "CONDA_SHLVL": "1", **env})
+    variables = {"CONDA_PREFIX": told["prefix"], "CONDA_DEFAULT_ENV": told["name"], "CONDA_SHLVL": "1"}
+    return Wrapped((*words, *argv), {**variables, **env})
 
 
 # Where `conda env config vars` keeps what it sets, only the environment's own Python need be able to read.

@@ -20,7 +20,10 @@ _KEPT = 64 << 10
 """characters of a program's output that travel, the last ones"""
 _MARK = "launcher-found:"
 """what our lines of a log-in shell's output begin with"""
-_CONDA_ROOTS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "opt/miniconda3", "opt/anaconda3", "opt/conda")
+_CONDA_ROOTS = (
+    "miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "opt/miniconda3", "opt/anaconda3", "opt/conda",
+)  # fmt: skip
+"""where installers of conda put it, in the home directory and at the top"""
 
 
 def find(session, request):
@@ -71,7 +74,7 @@ def _named_prefix(name):
             told = lean.loads(out) if status == 0 else {}
         except ValueError:
             told = {}
-        roots = roots + [told["root_prefix"]] if told.get("root_prefix") else roots
+        roots = [*roots, told["root_prefix"]] if told.get("root_prefix") else roots
         known = known + [(_label(path, roots), path) for path in told.get("envs", [])]
         found = [path for label, path in known if label == name]
     if found:
@@ -127,8 +130,8 @@ for program; do echo "MARK$program=$(command -v "$program")" >&3; done
 def _module(session, kind, name, programs):
     if not facts.which("bash"):
         raise ValueError("no bash there, whose log-in shell knows the command `module`")
-    wanted = ["python3", "python"] + programs
-    status, out, err = _ask(["bash", "-lc", _LOOK, "bash", name] + wanted)
+    wanted = ["python3", "python", *programs]
+    status, out, err = _ask(["bash", "-lc", _LOOK, "bash", name, *wanted])
     lines = [line[len(_MARK) :] for line in out.splitlines() if line.startswith(_MARK)]
     if "no module" in lines:
         raise ValueError("no command `module` in a log-in shell there")
@@ -146,8 +149,8 @@ def _engine(session, kind, image, programs):
     program = facts.which(kind)
     if program is None:
         raise ValueError("there is no %s there" % kind)
-    question = ["version", "--format", "{{.Server.Version}}"] if kind == "docker" else ["info", "--format", "{{.Version.Version}}"]
-    status, _, err = _ask([program] + question)
+    question, key = ("version", "{{.Server.Version}}") if kind == "docker" else ("info", "{{.Version.Version}}")
+    status, _, err = _ask([program, question, "--format", key])
     if status != 0:
         raise ValueError("%s there cannot be used: %s" % (kind, _last(err)))
     about = [program, "image", "inspect", "--format", "{{.Id}}", image]
@@ -216,7 +219,7 @@ def _pull(session, words, image):
     layers, done, last = set(), set(), []
     for line in process.stdout:
         text = line.decode("utf-8", "replace").strip()
-        last = (last + [text])[-5:] if text else last
+        last = [*last, text][-5:] if text else last
         layer, colon, state = text.partition(": ")
         if colon and state.startswith(("Pulling fs layer", "Waiting", "Already exists", "Download", "Pull complete")):
             layers.add(layer)

@@ -30,8 +30,8 @@ def image_of(settings: Settings, cluster: Cluster) -> str | None:
         return None
     if environment.kind == "pyxis" and cluster.backend != "slurm":
         step = "name it as docker://, podman:// or apptainer://"
-        raise UsageError(f"{uri}: only Slurm starts containers by pyxis, and this is a job of backend {cluster.backend}", where=where,
-                         next_step=step)  # fmt: skip
+        what = f"{uri}: only Slurm starts containers by pyxis, and this is a job of backend {cluster.backend}"
+        raise UsageError(what, where=where, next_step=step)
     return uri
 
 

@@ -136,7 +136,8 @@ def failure(order: Order, status: int | None, lines: Sequence[str]) -> NodeGone:
         return NodeGone("Slurm starts no containers here: its plugin pyxis is missing", where=where, lines=told, next_step=step)
     pyxis = _PYXIS.search(text)
     if pyxis:
-        return NodeGone(f"the container could not be started: {pyxis[1]}", where=where, lines=told, next_step="check the image's name")
+        what, step = f"the container could not be started: {pyxis[1]}", "check the image's name"
+        return NodeGone(what, where=where, lines=told, next_step=step)
     if _GONE.search(text):
         return NodeGone("the allocation is over", where=where, lines=told, next_step="launcher submit, in a new one")
     if _BUSY.search(text):

@@ -44,6 +44,18 @@ def test_a_plan_in_a_step_overlaps_it() -> None:
     assert not srun.order_of(plan, {"SLURM_STEP_ID": "4294967290"}).overlap
 
 
+def test_an_image_of_pyxis_is_what_all_tasks_start_in() -> None:
+    """With our directory mounted under its own path, and the interpreter of the image."""
+    nodes = (Node(0, Host("a", "a", workdir="/shared/home")), Node(1, Host("b", "b", workdir="/shared/home")))
+    spec = JobSpec(Command(shell="true"), image="pyxis://nvcr.io#nvidia/pytorch:24.05-py3")
+    words = srun.words(srun.order_of(Plan("job", spec, "slurm", "lab", nodes, "none", allocation="7"), {}), "boot")
+    place = words.index("--container-image=nvcr.io#nvidia/pytorch:24.05-py3")
+    assert words[place + 1] == "--container-mounts=/shared/home:/shared/home"
+    assert words[-3:] == ["python3", "-ISuc", "boot"] and place < len(words) - 3
+    other = Plan("job", JobSpec(Command(shell="true"), image="docker://t"), "slurm", "lab", nodes, "none", allocation="7")
+    assert not [word for word in srun.words(srun.order_of(other, {}), "boot") if "container" in word]
+
+
 def test_options_and_bindings_of_a_surrounding_step_do_not_reach_srun() -> None:
     """What names the job stays, and everything that is not Slurm's."""
     dropped = (
@@ -61,6 +73,8 @@ def test_options_and_bindings_of_a_surrounding_step_do_not_reach_srun() -> None:
         (["srun: error: Unable to create step for job 7: Requested nodes are busy"], "the nodes were not free within 10 s"),
         (["srun: error: Unable to confirm allocation for job 7: Invalid job id specified"], "the allocation is over"),
         (["slurmstepd-m1: error: execve(): /opt/python: No such file or directory"], "/opt/python cannot be started on the"),
+        (["srun: unrecognized option '--container-image=t'"], "its plugin pyxis is missing"),
+        (["slurmstepd: error: pyxis: failed to import docker image"], "could not be started: failed to import docker image"),
         (["srun: error: something new"], r"the step ended \(srun's exit status 1\)"),
     ],
 )

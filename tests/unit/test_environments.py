@@ -40,7 +40,7 @@ def test_docker_runs_the_command_as_the_nodes_user_in_pais_folders_and_shows_no_
     assert list(made.argv) == [
         *("/usr/bin/docker", "run", "--rm", "--init", "--name", "launcher-j-1-node1-attempt2"),
         *("--label", "launcher.job=j-1", "--label", "launcher.rank=1", "--network", "host", "--ipc", "host"),
-        *("--ulimit", "memlock=-1", "--security-opt", "label=disable", "--log-driver", "none"),
+        *("--security-opt", "label=disable", "--log-driver", "none"),
         *("--user", "1000:100", "--group-add", "4"),
         *MOUNTS,
         *("--workdir", "/ml/usercode", "--env", "API_TOKEN", "--env", "CUDA_VISIBLE_DEVICES", "--env", "HIP_VISIBLE_DEVICES"),
@@ -58,10 +58,11 @@ def test_docker_runs_the_command_as_the_nodes_user_in_pais_folders_and_shows_no_
         ({"uid": 0}, [], ["--user", "HOME=/tmp"]),
         ({"rootless": True}, [], ["--user", "HOME=/tmp"]),
         ({"nvidia": True}, ["--gpus", "all"], []),
+        ({"nvidia": True}, ["--ulimit", "memlock=-1"], []),
         ({"amd": True, "devices": ["/dev/kfd", "/dev/dri"]}, ["--device", "/dev/kfd", "--device", "/dev/dri"], ["--gpus"]),
         ({"devices": ["/dev/infiniband"]}, ["--device", "/dev/infiniband"], []),
     ],
-    ids=["root", "rootless", "nvidia", "amd", "infiniband"],
+    ids=["root", "rootless", "nvidia", "nvidia: memory", "amd", "infiniband"],
 )
 def test_docker_gets_what_the_node_has(told: dict[str, Any], there: list[str], absent: list[str]) -> None:
     """GPUs and InfiniBand where there are some; a user of its own only where the engine's root is not that user."""

@@ -1,0 +1,233 @@
+"""A job in docker's containers: PAI's paths hold inside, and nothing of it is left, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.agent import procs
+from tests.cluster import engine
+from tests.jobs.desk import Desk, eventually
+
+pytestmark = pytest.mark.cluster
+MARK = "LAUNCHER_TEST_CONTAINERS"
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    """The fake cluster's own image: a Debian with python3, and no torch."""
+    engine.ensure_engine()
+    return engine.ensure_images(["bookworm"])["bookworm"]
+
+
+@pytest.fixture
+def desk(image: str, tmp_path: Path) -> Iterator[Desk]:
+    """Nodes simulated here, with commands in containers; afterwards no container of theirs may be there, and no process."""
+    made = Desk(tmp_path / "home", ("--backend", "local", "--image", f"docker://{image}", "--source-dir", str(tmp_path / "src")))
+    (tmp_path / "src").mkdir()
+    yield made
+    jobs = [path.name for path in (made.home / "jobs").iterdir()]
+    made.end_everything()
+    for job in jobs:
+        eventually(lambda job=job: not left_of(job), f"nothing of {job}: {left_of(job)}", 20)
+
+
+def left_of(job: str) -> list[str]:
+    """Containers, and processes by what their environment says, of a job."""
+    said = engine.docker("ps", "--all", "--filter", f"label=launcher.job={job}", "--format", "{{.Names}} {{.Status}}")
+    return [*said.splitlines(), *(f"process {pid}" for pid in procs.marked({"LAUNCHER_JOB_ID": job}))]
+
+
+def write(tmp_path: Path, text: str) -> str:
+    """A script in the source folder."""
+    (tmp_path / "src" / "a.py").write_text(textwrap.dedent(text))
+    return "a.py"
+
+
+SLOW = """
+    import signal, sys, time
+    def save(*_):
+        time.sleep(1)
+        print("saved", flush=True)
+        sys.exit(3)
+    signal.signal(signal.SIGTERM, save)
+    print("ready", flush=True)
+    while True:
+        time.sleep(1)
+"""
+STUBBORN = "trap 'echo no' TERM; echo ready; while :; do sleep 0.2; done"
+
+
+def ready(desk: Desk, nodes: int = 1) -> None:
+    """Wait until the command on every node has printed its word."""
+    desk.happened("following")
+    for node in range(nodes):
+        path = desk.folder() / "logs" / f"node-{node}" / "stdout.log"
+        eventually(lambda path=path: path.exists() and b"ready" in path.read_bytes(), f"node {node} is ready")
+
+
+def test_pais_paths_hold_inside_and_the_model_comes_out(desk: Desk, tmp_path: Path) -> None:
+    """Two nodes, a command line with a word that has blanks, a secret, the model of both."""
+    (tmp_path / "src" / "data.txt").write_text("from the source folder")
+    write(
+        tmp_path,
+        """
+        import json, os, pathlib, sys
+        said = {name: value for name, value in os.environ.items()}
+        out = pathlib.Path("/ml/output/model")
+        assert os.environ["PAI_OUTPUT_MODEL"] == "/ml/output/model/"
+        (out / ("node-" + os.environ["RANK"])).write_text(sys.argv[1])
+        print(json.dumps({"env": said, "cwd": os.getcwd(), "data": open("data.txt").read(), "argv": sys.argv}))
+        """,
+    )
+    variables = ("--env", "API_TOKEN=s3cret", "--env", "PATH=/usr/bin:/bin:/opt/x")
+    desk.submit("--nodes", "2", *variables, "--", "python3", "a.py", "a b$c")
+    told = json.loads(desk.log(1))
+    assert told["cwd"] == told["env"]["PAI_WORKING_DIR"].rstrip("/") == "/ml/usercode"
+    assert (told["data"], told["argv"]) == ("from the source folder", ["a.py", "a b$c"])
+    assert told["env"]["PAI_CONFIG_DIR"] == "/ml/input/config/"
+    assert (told["env"]["API_TOKEN"], told["env"]["PATH"]) == ("s3cret", "/usr/bin:/bin:/opt/x")
+    assert (told["env"]["WORLD_SIZE"], told["env"]["RANK"]) == ("2", "1")
+    assert {path.name: path.read_text() for path in (desk.folder() / "output" / "model").iterdir()} == {
+        "node-0": "a b$c", "node-1": "a b$c",
+    }  # fmt: skip
+    assert b"s3cret" not in b"".join(path.read_bytes() for path in desk.folder().glob("*.json*"))
+
+
+def test_no_value_is_seen_in_the_process_table(desk: Desk, tmp_path: Path) -> None:
+    """`docker run --env NAME` takes them from its own environment."""
+    job = desk.start("--env", "API_TOKEN=s3cret-of-mine", "--", "python3", write(tmp_path, SLOW))
+    ready(desk)
+    lines = [procs._read(pid, "cmdline") for pid in procs.marked({"LAUNCHER_JOB_ID": desk.folder().name})]
+    assert any(b"--env\0API_TOKEN\0" in line for line in lines)
+    assert not any(b"s3cret-of-mine" in line for line in lines)
+    desk.run("cancel", "latest")
+    assert job.wait() == 130
+
+
+def test_a_failure_is_the_commands_own(desk: Desk) -> None:
+    """Its exit code, and its last lines."""
+    done = desk.submit("--command", "echo so it is >&2; exit 7", check=7)
+    assert "7" in done.stderr
+    assert b"so it is" in desk.log(0, "stderr")
+
+
+def test_cancel_gives_the_training_its_grace(desk: Desk, tmp_path: Path) -> None:
+    """TERM reaches it below a shell as well, once, and it may save."""
+    write(tmp_path, SLOW)
+    job = desk.start("--nodes", "2", "--command", "python3 a.py; echo after $?")
+    ready(desk, 2)
+    desk.run("cancel", "latest")
+    assert job.wait() == 130
+    # As outside, the shell does not go on to its next line.
+    assert [desk.log(node) for node in range(2)] == [b"ready\nsaved\n"] * 2
+
+
+def test_what_does_not_heed_is_killed_after_its_grace(desk: Desk) -> None:
+    """Also where the init of the container is all that hears."""
+    job = desk.start("--grace", "1s", "--command", STUBBORN)
+    ready(desk)
+    desk.run("cancel", "latest")
+    assert job.wait() == 130
+    assert b"no\n" in desk.log(0)
+
+
+def test_max_run_time_ends_the_container(desk: Desk) -> None:
+    """As any other command."""
+    desk.submit("--max-run-time", "3s", "--grace", "1s", "--command", STUBBORN, check=143)
+    assert b"ready" in desk.log(0)
+
+
+@pytest.mark.parametrize("roles", [["agent"], ["warden"], ["agent", "warden"], ["pid"]], ids="+".join)
+def test_no_container_outlives_who_looks_after_it(desk: Desk, roles: list[str]) -> None:
+    """kill -9 of the agent, of its warden, of both at once, or of docker's own client."""
+    job = desk.start("--command", STUBBORN, "--grace", "1s")
+    ready(desk)
+    victims = [desk.pids(role, 0) for role in roles]
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    if roles == ["warden"]:
+        desk.run("cancel", "latest")
+    assert job.wait(60) != 0
+    eventually(lambda: not left_of(desk.folder().name), f"left: {left_of(desk.folder().name)}", 20)
+
+
+def test_killed_at_once_after_the_start_it_leaves_no_container_either(desk: Desk) -> None:
+    """While the engine is still making it."""
+    job = desk.start("--command", "sleep 60")
+    pid = desk.pids("agent", 0)
+    os.kill(pid, signal.SIGKILL)
+    assert job.wait(60) != 0
+
+
+def test_gc_ends_what_a_job_left(desk: Desk) -> None:
+    """Both that look after the container killed, and the coordinator as well: nobody is left but who cleans up."""
+    job = desk.start("--command", STUBBORN)
+    ready(desk)
+    for pid in (desk.coordinator(), desk.pids("agent", 0), desk.pids("warden", 0)):
+        os.kill(pid, signal.SIGKILL)
+    job.kill()
+    name = desk.folder().name
+    assert left_of(name)
+    desk.run("cancel", name, check=None)
+    desk.run("wait", name, check=None)
+    eventually(lambda: not left_of(name), f"left: {left_of(name)}", 30)
+
+
+RANKS = """
+    import os, pathlib, subprocess, sys, time
+    folder = pathlib.Path(os.environ["PET_LOG_DIR"], "none_abc", "attempt_0")
+    started = []
+    for local in range(2):
+        (folder / str(local)).mkdir(parents=True)
+        with open(folder / str(local) / "stdout.log", "w") as out, open(folder / str(local) / "stderr.log", "w") as err:
+            env = {**os.environ, "LOCAL_RANK": str(local), "RANK": str(local)}
+            started.append(subprocess.Popen([sys.executable, "-c", sys.argv[1], str(local)], stdout=out, stderr=err, env=env))
+    sys.exit(1 if any([one.wait() for one in started]) else 0)
+"""
+
+
+def test_ranks_have_their_logs_and_the_first_to_fail_is_named(desk: Desk, tmp_path: Path) -> None:
+    """What torchrun does inside is seen from outside: the processes by their variables, their logs through a mount."""
+    (tmp_path / "src" / "torchrun").write_text("#!/usr/bin/env python3\n" + textwrap.dedent(RANKS))
+    (tmp_path / "src" / "torchrun").chmod(0o755)
+    text = "import sys, time; print('rank', sys.argv[1]); time.sleep(1); 1 / int(sys.argv[1]); time.sleep(1)"
+    desk.submit("--nproc-per-node", "2", "--", "./torchrun", text, check=1)
+    ranks = desk.folder() / "logs" / "node-0" / "ranks" / "attempt_0" / "restart_0"
+    assert [(ranks / str(local) / "stdout.log").read_text() for local in range(2)] == ["rank 0\n", "rank 1\n"]
+    failure = desk.json("status", "latest")["failure"]
+    assert failure["local_rank"] == 0
+    assert "ZeroDivisionError" in failure["traceback"]
+
+
+def test_a_program_that_the_image_has_not_is_a_sentence_before_anything_starts(desk: Desk) -> None:
+    """It is looked for inside: this machine may have it."""
+    done = desk.submit("--command", "torchrun x.py", check=69)
+    assert "there is no torchrun in docker://" in done.stderr
+    assert not any(event["type"] == "starting" for event in desk.events())
+
+
+def test_an_image_that_cannot_be_had_is_a_sentence_before_anything_starts(desk: Desk) -> None:
+    """Nobody answers at that registry."""
+    done = desk.submit("--image", "docker://localhost:9/nothing:1", "--", "true", check=69)
+    assert "localhost:9/nothing:1 is not there and cannot be pulled" in done.stderr
+    assert "pulls the image localhost:9/nothing:1" in done.stderr
+
+
+def test_an_engine_that_does_not_answer_is_a_sentence(desk: Desk) -> None:
+    """With the client's own words."""
+    done = desk.submit("--", "true", env={"DOCKER_HOST": "unix:///nowhere.sock"}, check=69)
+    assert "docker there cannot be used" in done.stderr
+    assert "next: install docker there" in done.stderr
+
+
+def test_a_users_own_docker_host_is_for_the_command_alone(desk: Desk) -> None:
+    """What is set for the command does not turn the client that starts it."""
+    desk.submit("--env", "DOCKER_HOST=tcp://elsewhere:1", "--command", "echo $DOCKER_HOST")
+    assert desk.log(0) == b"tcp://elsewhere:1\n"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.engine import locked
 from tests.cluster.handle import Cluster
 from tests.jobs.desk import Desk
 
@@ -33,10 +35,19 @@ def weights(path: Path) -> str:
     return subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The weights that torchrun makes without us, with as many processes."""
-    folder = tmp_path_factory.mktemp("bare")
+    """The weights that torchrun makes without us, with as many processes.  Made once, whichever worker comes first."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with locked(shared / "bare.lock"):
+        kept = shared / "bare.txt"
+        if not kept.exists():
+            kept.write_text(_trained(tmp_path_factory.mktemp("bare")))
+        return kept.read_text()
+
+
+def _trained(folder: Path) -> str:
     command = [
         sys.executable,
         "-m",

@@ -52,10 +52,11 @@ def collect(
     target: Path,
     channels: Sequence[str],
     notes: Callable[[str], None],
-    made_by: Mapping[str, Any] | None = None,
+    made_by: Callable[[bool], Mapping[str, Any]] = lambda anything: {},
 ) -> Manifest:
     """Bring the channels of all nodes to ``target``, the job folder's output/, and write the manifest.
 
+    ``made_by`` gives the manifest's account of the job, and hears whether it has any files to account for.
     Of each group of ``same_file_system`` the lowest rank is asked.  Raises LinkLost when a connection broke (call again
     with a new one: what has arrived is kept), NodeUnusable for what a node refuses, CollectFailed for too little room
     here or for files that did not arrive as they were.  What a node cannot read is no error here: see Manifest.gaps.
@@ -73,7 +74,8 @@ def collect(
     for peer, arrivals, listing in zip(asked.values(), fetched, listings.values(), strict=True):
         _leave_unreadable(choice, peer, arrivals, listing)
     _place(target, choice, channels, parts)
-    manifest = dataclasses.replace(_manifest(asked, choice, channels, hashes, conflicts), made_by=made_by or {})
+    manifest = _manifest(asked, choice, channels, hashes, conflicts)
+    manifest = dataclasses.replace(manifest, made_by=made_by(bool(manifest.files)))
     save(target / MANIFEST, manifest)
     shutil.rmtree(incoming)
     return manifest

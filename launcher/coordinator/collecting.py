@@ -45,7 +45,10 @@ class Collecting:
         reachable = [rank for rank, node in view.nodes.items() if node.lost_for_good is None]
         groups = [[rank for rank in group if rank in reachable] for group in view.groups]
         peers = {rank: fleet.links[rank] for rank in reachable}
-        made_by = self._made_by(fleet, reachable)
+
+        def made_by(anything: bool) -> dict[str, Any]:
+            return self._made_by(fleet, reachable if anything else [])
+
         pause = threading.Event()
         for attempt in range(_TRIES):
             try:

@@ -11,7 +11,7 @@ import fnmatch
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 NODES_OWN = "node:"
@@ -66,6 +66,8 @@ class Place:
     """what `environment_find` answered"""
     mounts: tuple[str, ...] = ()
     """further directories there that a container sees under the same path"""
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """{channel: what `environment_resolve` told of its data, and its ``path``}"""
     purpose: str | None = None
     """what is done before the command starts, a word; None: the command itself"""
 
@@ -272,6 +274,13 @@ def _inside(env: Mapping[str, str], place: Place) -> tuple[list[tuple[str, str, 
         *((path, path, False) for path in place.mounts),
     ]
     moved = {source: target for source, target, _ in mounts if source != target}
+    for channel, told in place.inputs.items():
+        path = str(told["path"])
+        moved[path] = f"{DATA}/{channel}{'/' + path.rpartition('/')[2] if told['file'] else ''}"
+        mounts.append((str(told["real"]), moved[path], True))
+    # Links in the data lead where they lead on the node.
+    more = dict.fromkeys(str(path) for told in place.inputs.values() for path in told["more"])
+    mounts += [(path, path, True) for path in more if path not in {target for _, target, _ in mounts}]
     # torchrun's logs are read on the node, where they are written through the mount.
     variables = {**({"PET_LOG_DIR": f"{logs}/attempt_{place.attempt}"} if place.purpose is None else {}), **env}
     return mounts, {

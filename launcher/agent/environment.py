@@ -16,6 +16,8 @@ _SECONDS = 60
 """how long a question to an engine, a conda or a log-in shell may take"""
 _TOLD_EVERY = 10.0
 """seconds between two sentences about an image that is being pulled"""
+_MANY_LINKS = 20
+"""so many directories are given to a container one by one; of more of them the one above all"""
 _KEPT = 64 << 10
 """characters of a program's output that travel, the last ones"""
 _MARK = "launcher-found:"
@@ -160,7 +162,7 @@ def _engine(session, kind, image, programs):
         status, out, err = _ask(about)
         if status != 0:
             raise ValueError("%s has no image %s: %s" % (kind, image, _last(err)))
-    return dict(_machine(kind), program=program, image=out.strip(), rootless=kind == "docker" and _rootless(program))
+    return dict(_machine(kind), program=program, id=out.strip(), rootless=kind == "docker" and _rootless(program))
 
 
 def _rootless(program):
@@ -246,6 +248,32 @@ def run(session, request):
     return {"status": status, "stdout": out[-_KEPT:], "stderr": err[-_KEPT:]}
 
 
+def resolve(session, request):
+    """{path: {"real", "file", "more"}} of each of ``paths``: where it is, and directories that links in it lead to.
+
+    What a container is given of them, links do not lead out of.
+    """
+    return {"paths": {path: _resolved(path) for path in request["paths"]}}
+
+
+def _resolved(path):
+    real = os.path.realpath(path)
+    outside = set()
+    for folder, folders, files in os.walk(real):
+        for entry in folders + files:
+            full = os.path.join(folder, entry)
+            if os.path.islink(full):
+                target = os.path.realpath(full)
+                outside.add(target if os.path.isdir(target) else os.path.dirname(target))
+        if len(outside) > _MANY_LINKS:
+            break
+    more = [one for one in sorted(outside) if not (one + os.sep).startswith(real + os.sep)]
+    if len(more) > _MANY_LINKS:
+        more = [os.path.commonpath(more)]
+    more = [one for one in more if not any(one.startswith(other + os.sep) for other in more)]
+    return {"real": real, "file": not os.path.isdir(real), "more": [one for one in more if one != os.sep]}
+
+
 def _ask(words, seconds=_SECONDS, environment=None):
     """(exit status or None, stdout, stderr) of a program that is given so many seconds."""
     import subprocess
@@ -266,4 +294,4 @@ def _last(said):
     return lines[-1] if lines else ""
 
 
-OPS = {"environment_find": find, "environment_run": run}
+OPS = {"environment_find": find, "environment_run": run, "environment_resolve": resolve}

@@ -111,6 +111,23 @@ def _check(work: Work, found: Mapping[int, Mapping[str, Any]]) -> None:
         raise errors[0] if len(errors) == 1 else NodesFailed(f"{image} lacks what the command needs", errors)
 
 
+def wanted_inputs(plan: Plan, folder: object = None) -> bool:
+    """Whether there is data that a container has to be given."""
+    environment = environment_of(plan)
+    return bool(plan.spec.inputs) and environment is not None and environment.contained
+
+
+def find_inputs(work: Work) -> Made:
+    """{rank: {"data": {channel: where its data really is}}}, once they are there: the last part of all."""
+    paths = {rank: dict(work.made.get(rank, {}).get("inputs", {})) for rank in work.facts}
+    requests = {rank: {"paths": sorted(of_node.values())} for rank, of_node in paths.items()}
+    told = work.fleet.ask_all("environment_resolve", "not every node has the job's data", requests)
+    return {
+        rank: {"data": {channel: {"path": path, **told[rank]["paths"][path]} for channel, path in of_node.items()}}
+        for rank, of_node in paths.items()
+    }
+
+
 def _where(work: Work, rank: int) -> str:
     return "this machine" if work.plan.backend == "local" else work.plan.nodes[rank].host.name
 
@@ -133,10 +150,10 @@ def programs(plan: Plan) -> Sequence[str]:
 
 def place_of(
     plan: Plan, rank: int, facts: Mapping[str, Any], told: Mapping[str, Any], *, attempt: int = 0, purpose: str | None = None,
-    mounts: Sequence[str] = (),
+    mounts: Sequence[str] = (), inputs: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Place:  # fmt: skip
     """A node as `environments.wrap` knows it; ``told`` is what is known of the image there."""
-    return Place(plan.job_id, rank, attempt, str(facts["job_dir"]), told, tuple(mounts), purpose)
+    return Place(plan.job_id, rank, attempt, str(facts["job_dir"]), told, tuple(mounts), inputs or {}, purpose)
 
 
 def run_request(wrapped: Wrapped, seconds: float) -> dict[str, Any]:

@@ -79,6 +79,26 @@ def test_a_path_with_a_comma_is_one_mount() -> None:
     assert 'type=bind,"source=/w/a,b/code",target=/ml/usercode' in words
 
 
+def test_data_is_found_at_pais_paths_wherever_it_is_on_the_node() -> None:
+    """Read only; a single file by its name; and what links in it lead to, where they lead on the node."""
+    inputs = {
+        "train": {"path": f"{JOB}/input/data/train", "real": "/w/inputs/1/tree", "file": False, "more": ["/data/a", "/w/x"]},
+        "words": {"path": f"{JOB}/input/data/words/v.txt", "real": "/data/v.txt", "file": True, "more": ["/data/a"]},
+    }
+    told = {**USER, "logs": "/l", "program": "docker", "rootless": False}
+    env = {"PAI_INPUT_TRAIN": f"{JOB}/input/data/train", "PAI_INPUT_WORDS": f"{JOB}/input/data/words/v.txt"}
+    made = wrap(parse("docker://t"), ["x"], env, Place("j-1", 0, 0, JOB, told, inputs=inputs))
+    mounts = [word for word in made.argv if word.startswith("type=bind")][4:]
+    assert mounts == [
+        "type=bind,source=/w/inputs/1/tree,target=/ml/input/data/train,readonly",
+        "type=bind,source=/data/v.txt,target=/ml/input/data/words/v.txt,readonly",
+        "type=bind,source=/data/a,target=/data/a,readonly",
+        "type=bind,source=/w/x,target=/w/x,readonly",
+    ]
+    assert made.env["PAI_INPUT_TRAIN"] == "/ml/input/data/train"
+    assert made.env["PAI_INPUT_WORDS"] == "/ml/input/data/words/v.txt"
+
+
 def test_podman_keeps_the_users_id_and_is_removed_at_once() -> None:
     """No engine of root's: the user is mapped, and limits are the host's."""
     made = wrapped("podman://t:1", program="/bin/podman", rootless=False, nvidia=True)
@@ -114,7 +134,7 @@ def test_singularity_is_told_by_its_own_names() -> None:
 
 def test_what_is_done_before_the_command_has_a_container_of_its_own_and_no_logs() -> None:
     """A look into the image, say: its name is another one, and there is no rank yet that could write a log."""
-    place = Place("j-1", 1, 0, JOB, {**USER, "logs": "/l", "program": "docker", "rootless": False}, ("/venvs/x",), "look")
+    place = Place("j-1", 1, 0, JOB, {**USER, "logs": "/l", "program": "docker", "rootless": False}, ("/venvs/x",), {}, "look")
     made = wrap(parse("docker://t"), ["sh"], {}, place)
     assert "launcher-j-1-node1-look" in made.argv
     assert "type=bind,source=/venvs/x,target=/venvs/x" in made.argv

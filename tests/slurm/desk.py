@@ -44,6 +44,17 @@ class Desk:
         """What happened."""
         return [json.loads(line) for line in self.run("events", job, "-o", "json").stdout.splitlines()]
 
+    def heard(self, job: str = "latest") -> list[dict[str, Any]]:
+        """The same, read from the job folder here: for waiting, which would keep a core busy with commands."""
+        folder = max(self.jobs.iterdir()) if job == "latest" else self.jobs / job
+        path = folder / "events.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def over(self, job: str = "latest") -> bool:
+        """Whether the end is written."""
+        return any(event["type"] == "end" for event in self.heard(job))
+
     def of_slurm(self, number: str) -> str:
         """What scontrol says of a job."""
         return self.slurm.run(self.slurm.login, ["scontrol", "--oneliner", "show", "job", number], check=False).stdout

@@ -24,6 +24,8 @@ with open(os.environ["PAI_OUTPUT_MODEL"] + "model-" + os.environ["RANK"], "w") a
 print("saved", flush=True)
 """
 """saves its model when it is told to end"""
+UP = "$(grep -s -c '] up$' {})"
+"""of a file: how many nodes run.  The whole line: a job's id may have an `up` in it"""
 
 
 class Allocation:
@@ -48,7 +50,14 @@ class Allocation:
 
     def until(self, condition: str, seconds: int = 60) -> None:
         """Wait for a shell condition on the log-in machine."""
-        self.slurm.run(self.slurm.login, f"timeout {seconds} bash -c 'until {condition}; do sleep 0.1; done'")
+        words = ["timeout", str(seconds), "bash", "-c", f"until {condition}; do sleep 0.1; done"]
+        if self.slurm.run(self.slurm.login, words, check=False).returncode != 0:
+            shown = "squeue; squeue --steps; tail -n 40 batch.out home/jobs/*/events.jsonl home/jobs/*/coordinator.log"
+            pytest.fail(f"not within {seconds} s: {condition}\n{self.slurm.run(self.slurm.login, shown, check=False).stdout}")
+
+    def over(self, number: str) -> None:
+        """Wait until Slurm has said that nothing of a job runs any more."""
+        self.until(f'left=$(squeue -h -j {number}) && [ -z "$left" ]')
 
     def status(self) -> dict[str, Any]:
         """The document of the latest job."""
@@ -114,7 +123,8 @@ def test_the_example_trains_on_two_nodes(here: Allocation) -> None:
 
 def test_a_step_in_the_way_is_named_within_seconds(here: Allocation) -> None:
     """Without a time limit srun would wait for it as long as it runs."""
-    script = "srun -N2 -J holder sleep 60 & sleep 1; $L submit --grace 2s --command true; code=$?; kill %1; exit $code"
+    begun = "until squeue -h -s -o %j | grep -q holder; do sleep 0.1; done"
+    script = f"srun -N2 -J holder sleep 60 & {begun}; $L submit --grace 2s --command true; code=$?; kill %1; exit $code"
     done = here.salloc("-N2 --exclusive", script, check=69)
     assert ".0 (holder, on m[1-2]) holds them" in done.stderr
     assert here.status()["reason_code"] == "NodesUnreachable"
@@ -136,13 +146,13 @@ def test_scancel_ends_a_job_with_the_model_of_what_was_there(here: Allocation, s
     """The command gets its TERM once, saves, and what it saved comes here before Slurm kills everything."""
     submit = f"$L submit --grace 5s --command 'python3 {here.slurm.shared}/trainer.py; true'"
     if salloc:
-        cancel = '(until [ $(grep -c up out) = 3 ]; do sleep 0.1; done; scancel $SLURM_JOB_ID) & '
+        cancel = f"(until [ {UP.format('out')} = 3 ]; do sleep 0.1; done; scancel $SLURM_JOB_ID) & "
         here.salloc("-N3 --exclusive", f"touch out; {cancel} {submit} > out", check=None)
     else:
         number = here.batch("-N3 --exclusive", submit)
-        here.until('[ "$(grep -s -c up batch.out)" = 3 ]')
+        here.until(f'[ "{UP.format("batch.out")}" = 3 ]')
         here.slurm.run(here.slurm.login, ["scancel", number])
-        here.until(f"! squeue -h -j {number} 2>/dev/null | grep -q .")
+        here.over(number)
     told = here.status()
     assert (told["status"], told["reason_code"], told["exit_code"]) == ("Terminated", "Cancelled", 130)
     assert here.models() == {"model-0": "1", "model-1": "1", "model-2": "1"}
@@ -154,14 +164,13 @@ def test_scancel_is_an_end_at_every_phase(here: Allocation, seconds: float) -> N
     number = here.batch("-N3 --exclusive", "$L submit --grace 1s --command 'sleep 60'")
     here.until("grep -s -q ^job batch.out")
     here.slurm.run(here.slurm.login, f"sleep {seconds}; scancel {number}")
-    here.until(f"! squeue -h -j {number} 2>/dev/null | grep -q .")
+    here.over(number)
     assert (here.status()["status"], here.status()["reason_code"]) == ("Terminated", "Cancelled")
 
 
 def test_a_batch_script_does_not_detach(here: Allocation) -> None:
     """The script would run on to its end, and the job with it."""
-    number = here.batch("-N1", "$L submit -d --command true; echo exit $?")
-    here.until(f"! squeue -h -j {number} 2>/dev/null | grep -q .")
+    here.over(here.batch("-N1", "$L submit -d --command true; echo exit $?"))
     told = (here.slurm.shared / "batch.out").read_text()
     assert "-d in a batch script" in told and "exit 2" in told
 
@@ -169,7 +178,7 @@ def test_a_batch_script_does_not_detach(here: Allocation) -> None:
 def test_with_its_coordinator_everything_of_a_job_ends(here: Allocation) -> None:
     """The step is a leash; the next coordinator tells what became of the job, in a new step."""
     find = "import glob,json; print(json.load(open(glob.glob('home/jobs/*/coordinator.json')[0]))['pid'])"
-    kill = f"(until [ $(grep -c up out) = 3 ]; do sleep 0.1; done; kill -9 $({here.slurm.python} -c \"{find}\")) &"
+    kill = f"(until [ {UP.format('out')} = 3 ]; do sleep 0.1; done; kill -9 $({here.slurm.python} -c \"{find}\")) &"
     script = f"touch out; {kill} $L submit --grace 2s --command 'echo up; setsid env -i sleep 300 & sleep 301' > out"
     done = here.salloc("-N3 --exclusive", script, check=69)
     assert "a new one goes on" in done.stderr

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.slurm.handle import SlurmCluster
 
 REQUEUE_SECONDS = 90
-"""slurmctld looks for preempted jobs whose grace is over every 30 s, and holds a requeued one back for 10 s"""
+"""slurmctld holds a requeued job back for 10 s"""
 
 
 def lines(slurm: SlurmCluster, where: str, command: str) -> list[str]:
@@ -80,14 +80,24 @@ srun -n1 -N1 bash -c 'trap "echo TERM >> said" TERM; echo began $SLURM_RESTART_C
 
 
 def test_preemption_requeues(slurm: SlurmCluster) -> None:
-    """A job of partition low gives way to one of partition normal: its steps get TERM, and it starts again by itself."""
-    (slurm.shared / "low.sh").write_text(LOW_SCRIPT)
-    slurm.run("login", "sbatch -p low -N3 --exclusive --requeue low.sh")
+    """A job of partition scavenge gives way to one of partition normal, and starts again by itself."""
+    (slurm.shared / "low.sh").write_text(LOW_SCRIPT.replace(">> said\"", ">> said; exit\""))
+    slurm.run("login", "sbatch -p scavenge -N3 --exclusive --requeue low.sh")
     wait_for(slurm, "began\n")
     slurm.run("login", ["srun", "-N1", "true"])
     wait_for(slurm, "began 1\n")
     said = (slurm.shared / "said").read_text()
     assert said.index("began\n") < said.index("TERM\n") < said.index("began 1\n")
+
+
+def test_a_grace_time_begins_with_a_term_to_the_steps(slurm: SlurmCluster) -> None:
+    """A job of partition low has some seconds more: until slurmctld next looks at time limits, every 30 s."""
+    (slurm.shared / "low.sh").write_text(LOW_SCRIPT)
+    low = slurm.run("login", "sbatch --parsable -p low -N3 --exclusive --requeue low.sh").stdout.strip()
+    wait_for(slurm, "began\n")
+    slurm.run("login", ["sbatch", "-o", "/dev/null", "--wrap=true"])
+    wait_for(slurm, "TERM\n")
+    assert "PreemptTime=20" in slurm.run("login", ["scontrol", "--oneliner", "show", "job", low]).stdout
 
 
 def wait_for(slurm: SlurmCluster, words: str) -> None:
@@ -130,7 +140,8 @@ def test_what_a_job_leaves_is_seen_and_removed(slurm: SlurmCluster, how: str) ->
     assert slurm.all_leftovers() == {}
     job_id = "j1" if how == "with the job's id" else None
     environment = {"LAUNCHER_JOB_ID": job_id} if job_id else {}
-    slurm.run("m1", "setsid sleep 300 >/dev/null 2>&1 &", env=environment)
+    begun = "until grep -q ^sleep /proc/$!/cmdline; do sleep 0.05; done"
+    slurm.run("m1", f"setsid sleep 300 >/dev/null 2>&1 & {begun}", env=environment)
     ((machine, (left,)),) = slurm.all_leftovers().items()
     assert (machine, left.uid, left.argv, left.job_id) == ("m1", 1000, ("sleep", "300"), job_id)
     slurm.run("m1", ["kill", str(left.pid)], user="root")

@@ -46,12 +46,12 @@ def begin(desk: Desk, *words: str, on: str = "SIGUSR2", code: int = 0, nodes: in
     desk.file("train.py", TRAINS)
     ready = desk.slurm.shared / "ready-"
     job = desk.queued("--nodes", str(nodes), *words, "--", "python3", f"{desk.slurm.shared}/train.py", str(ready), on, str(code))
-    eventually(lambda: Path(f"{ready}{nodes - 1}").exists(), "the processes are ready", PATIENCE)
+    eventually(lambda: all(Path(f"{ready}{rank}").exists() for rank in range(nodes)), "the processes are ready", PATIENCE)
     return job, str(desk.status(job)["slurm_job_id"])
 
 
 def requeued(desk: Desk, job: str) -> list[dict[str, Any]]:
-    return [event for event in desk.events(job) if event["type"] == "requeued"]
+    return [event for event in desk.heard(job) if event["type"] == "requeued"]
 
 
 def test_a_job_that_made_way_comes_back_and_goes_on(desk: Desk) -> None:
@@ -130,7 +130,7 @@ def held_again(desk: Desk, job: str, number: str) -> None:
     eventually(lambda: requeued(desk, job), "the coordinator has heard of it", PATIENCE)
     (event,) = requeued(desk, job)
     assert (event["by"], event["reason_code"]) == ("slurm", "Requeued")
-    assert desk.status(job)["status"] == "Submitted"
+    eventually(lambda: desk.status(job)["status"] == "Submitted", "its nodes are given back", PATIENCE)
 
 
 def test_a_killed_node_is_left_behind(desk: Desk) -> None:
@@ -138,9 +138,10 @@ def test_a_killed_node_is_left_behind(desk: Desk) -> None:
     job, number = begin(desk, "--requeue", nodes=1)
     host = desk.status(job)["nodes"][0]["host"]
     desk.slurm.kill(host)
-    desk.run("status", job)
+    desk.slurm.report_down(str(host))
     eventually(lambda: requeued(desk, job), "the next start tells of it", PATIENCE)
-    eventually(lambda: len(desk.events(job)) and desk.status(job)["status"] == "Running", "it runs again", PATIENCE)
-    assert desk.status(job)["nodes"][0]["host"] != host
+    eventually(lambda: [event["type"] for event in desk.heard(job)].count("following") == 2, "it runs again", PATIENCE)
+    told = desk.status(job)
+    assert told["status"] == "Running" and told["nodes"][0]["host"] != host
     desk.slurm.run(desk.slurm.login, ["scancel", "--batch", f"--signal={signals.SIGUSR1.name[3:]}", number])
     desk.run("wait", job, check=130)

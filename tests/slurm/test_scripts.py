@@ -117,11 +117,11 @@ def test_exec_torchrun(slurm: SlurmCluster, project: Path) -> None:
 def test_requeue(slurm: SlurmCluster, project: Path) -> None:
     """A preempted job comes back under its number, with its log and its checkpoints, and goes on from there."""
     (project / "train_src/train_multinode.py").write_text(INTERRUPTED)
-    job = batch(slurm, project, "--partition=low", "--nodelist=m1,m2", "slurm/requeue.sbatch").stdout.strip()
+    job = batch(slurm, project, "--partition=scavenge", "--nodelist=m1,m2", "slurm/requeue.sbatch").stdout.strip()
     checkpoint = project / "output" / job / "checkpoints/epoch"
     slurm.run(slurm.login, f"until [ -e {checkpoint} ]; do sleep 0.2; done")
     slurm.run(slurm.login, "srun --exclusive --nodelist=m1,m2 true")
-    slurm.run(slurm.login, f"while squeue -h -j {job} | grep -q .; do sleep 0.5; done")
+    slurm.run(slurm.login, f"until left=$(squeue -h -j {job}) && [ -z \"$left\" ]; do sleep 0.5; done")
     log = (project / "out.log").read_text()
     assert "0: restart 0 begins after epoch 0" in log and "0: restart 1 begins after epoch 1" in log, log
     assert "ExitCode=0:0" in slurm.run(slurm.login, ["scontrol", "show", "job", job]).stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
@@ -15,6 +16,7 @@ from launcher.model import Host
 from launcher.transports.srun import Order
 from launcher.transports.step import Step
 from tests.cluster.slurm.handle import SlurmCluster
+from tests.jobs.desk import eventually
 
 Make = Callable[..., Step]
 WAYS = {"they call back": None, "through srun": []}
@@ -71,7 +73,7 @@ def test_one_task_on_each_node_with_all_that_the_job_holds_there(
     assert slurm.run(slurm.login, steps).stdout.splitlines()[0].startswith(f"{job}.0 launcher")
     assert slurm.run(slurm.login, steps).stdout.count("launcher") == 1
     step.close()
-    assert "launcher" not in slurm.run(slurm.login, steps).stdout
+    eventually(lambda: "launcher" not in slurm.run(slurm.login, steps).stdout, "slurmctld has heard that it is over")
     assert slurm.run(slurm.login, f"squeue -h -j {job} -o %T").stdout == "RUNNING\n"
 
 
@@ -110,7 +112,9 @@ def test_hanging_up_ends_whatever_was_started(slurm: SlurmCluster, make: Make, a
     step.close(polite=False)
     assert channel.close() == (None, b"")
     for node in ("m1", "n-three"):
-        assert not [one for one in slurm.leftovers(node) if "sleep 30" in str(one)]
+        # The batch script of the job sleeps for 600 s.
+        left = [one for one in slurm.leftovers(node) if one.argv[0] == "sleep" and one.argv[1:] != ("600",)]
+        assert not [one for one in left if one.state != "Z"], left
 
 
 def test_a_signal_to_the_step_is_told_and_outlived(slurm: SlurmCluster, job: str, make: Make) -> None:
@@ -132,8 +136,9 @@ def test_a_task_that_dies_is_gone_and_the_others_go_on(slurm: SlurmCluster, make
     channel = step.transport(Host("m2", "m2")).open(["sh", "-c", f"{killed}; exec cat"])
     while channel.receive(10, 20):
         pass
+    end = time.monotonic() + 30
     with pytest.raises(NodeGone, match="m2: its task ended"):
-        for _ in range(100):
+        while time.monotonic() < end:
             step.transport(Host("m2", "m2")).open(["true"]).close()
     assert output(step, "m1", "echo up") == b"up\n"
 

@@ -18,6 +18,8 @@ from tests.cluster.slurm.layout import CONTROLLER, Layout, slurm_conf
 
 SYSTEM = ("tini", "sleep infinity", "munged", "mariadbd", "slurmdbd", "slurmctld", ": slurmscriptd", "slurmd")
 """beginnings of the command lines that an idle machine consists of; slurmstepd is not among them"""
+STEP_SECONDS = 5.0
+"""from the end of all processes of a job until its nodes have said so"""
 END_SECONDS = 30.0
 """from a cancelled job until its nodes are idle: Slurm's KillWait and some"""
 
@@ -97,6 +99,12 @@ class SlurmCluster:
         self.whole = False
         engine.docker("kill", self._container(where))
 
+    def report_down(self, node: str) -> None:
+        """Have Slurm take a killed node for failed now, and not SlurmdTimeout after it fell silent."""
+        # slurmctld tries to reach it first, and its answer may come too late for scontrol.
+        words = ["scontrol", "update", f"nodename={node}", "state=down", "reason=test"]
+        self.run(self.login, words, user="root", cwd="/", check=False)
+
     def restart(self, where: str) -> None:
         """Start a killed machine and wait until its daemons run; ``wait_idle`` waits for what Slurm says of its node."""
         engine.docker("start", self._container(where))
@@ -135,8 +143,14 @@ class SlurmCluster:
         """End every job now: scancel would leave TERM's grace, Slurm's KillWait, to what runs."""
         self.run(self.login, "scancel --user train; scancel --user root", user="root")
         if self._jobs():
-            for machine in self.layout.machines[1:]:
-                self.run(machine, ["pkill", "-KILL", "-u", "train"], user="root", cwd="/", check=False)
+            self._kill_all("-u", "train")
+        deadline = time.monotonic() + STEP_SECONDS
+        while self._jobs():
+            if time.monotonic() > deadline:
+                # A step that ended while slurmctld was away tells it so a minute later, and its node is not idle until then.
+                self._kill_all("-x", "slurmstepd")
+                break
+            time.sleep(0.1)
 
     def mend(self) -> None:
         """Bring back every machine, daemon, node and setting that a test left broken, and end all jobs."""
@@ -199,6 +213,10 @@ class SlurmCluster:
 
     def _root(self, *argv: str) -> subprocess.CompletedProcess[str]:
         return self.run(self.login, argv, user="root", cwd="/")
+
+    def _kill_all(self, *which: str) -> None:
+        for machine in self.layout.machines[1:]:
+            self.run(machine, ["pkill", "-KILL", *which], user="root", cwd="/", check=False)
 
     def _jobs(self) -> bool:
         """True when Slurm knows a job that has not ended, the ending ones included."""

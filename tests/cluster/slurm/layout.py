@@ -102,7 +102,10 @@ def slurm_conf(layout: Layout, changes: dict[str, str]) -> str:
     lines += [_node_line(node) for node in layout.nodes]
     everyone = ",".join(node.name for node in layout.nodes)
     lines.append(f"PartitionName=normal Nodes={everyone} Default=YES MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF")
-    lines.append(f"PartitionName=low Nodes={everyone} MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=5")
+    low = f"Nodes={everyone} MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE"
+    lines.append(f"PartitionName=low {low} GraceTime=5")
+    # slurmctld ends a GraceTime when it next looks at time limits, every 30 s.
+    lines.append(f"PartitionName=scavenge {low}")
     return "\n".join(["# Written by tests/cluster.", *lines, ""])
 
 

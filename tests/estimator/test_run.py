@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 import launcher
 from launcher import RemoteError, TrainingJob, UnexpectedStatusException, functions
 from launcher.errors import ValueRefused, WrongArguments
+from tests.docs.pages import text_of
 from tests.estimator import remote_functions
 from tests.estimator.test_estimator import interrupt_after
 from tests.jobs.desk import Desk
@@ -65,6 +67,15 @@ def test_torch_distributed_works_in_it(office: Desk) -> None:
         assert torch.equal(value["sum"], torch.full((2, 3), 6.0, dtype=torch.bfloat16))
         assert value["empty"].shape == (0, 4) and value["empty"].dtype == torch.float32
         torch.nn.Linear(2, 1).load_state_dict(value["model"])
+
+
+@pytest.mark.torch
+def test_the_page_shows_what_works(office: Desk) -> None:
+    """Its block about functions, as it stands there."""
+    _, block = re.findall(r"```python\n(.*?)```", text_of("docs/estimator.md"), re.S)
+    told: dict[str, Any] = {"__name__": "__main__"}
+    exec(block, told)  # noqa: S102 - a page of our own
+    assert told["values"] == [0, 10, 20, 30]
 
 
 def test_a_remote_exception_is_raised_here(office: Desk) -> None:

@@ -23,7 +23,7 @@ FLOORS: list[set[str]] = [
     {"errors", "keep", "agent", "callee", "status", "uri", "environments"},
     {"view", "model", "hyperparameters", "metrics", "git_source", "code", "ignore", "rsync", "slurm", "torchrun", "transports", "objects", "channels"},
     {"returns", "cluster", "store", "manifest", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
-    {"planning", "bootstrap", "link", "fleet", "incoming", "outputs", "publish", "provenance", "diagnosis", "feed", "backends",
+    {"planning", "configuration", "bootstrap", "link", "fleet", "incoming", "outputs", "publish", "provenance", "diagnosis", "feed", "backends",
      "cleaning", "arguments"},
     {"api", "session", "coordinator", "screen"},
     {"images", "following"},

@@ -28,6 +28,7 @@ _COMMANDS = {
     "gc": ("launcher.cli.gc", "Remove what finished jobs left, here and on the nodes."),
     "nodes": ("launcher.cli.inventory", "Show the inventory as it is understood."),
     "exec": ("launcher.cli.exec", "In an srun task of your own script: set what a node's command needs, and become it."),
+    "config": ("launcher.cli.config", "Make clusters known by name, choose the default one, show what holds."),
     "trust": ("launcher.cli.inventory", "Record the host keys of new machines, after a look at them."),
 }
 """name: (module that has it, what `--help` says of it); the modules import what they need, so `--help` imports none"""

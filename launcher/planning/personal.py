@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cluster import Cluster, load_cluster, local_cluster
-from launcher.cluster.userfile import LOCAL, UserConfig, is_path, load_user_config, said_by_variables
+from launcher.cluster.userfile import LOCAL, SETTINGS, UserConfig, config_path, is_path, load_user_config, said_by_variables
 from launcher.errors import UsageError
 
 
@@ -78,3 +78,38 @@ def unknown_cluster(text: str, config: UserConfig, origin: str) -> UsageError:
     what = f"no cluster is called {text!r}, and no file here{did_you_mean(text, known)}; there are"
     step = f"`launcher config` makes one known; {'they stand in' if config.exists else 'there is no'} {config.path}"
     return UsageError(what, where=origin, problems=problems, next_step=step)
+
+
+def personal_settings(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The document of `config show -o json`: every setting with its value here and where it comes from, secrets masked."""
+    from launcher import environ
+    from launcher.keep import home
+    from launcher.planning.places import find_cluster
+    from launcher.planning.request import Request, Settings
+
+    mine = Personal(environment)
+    config = mine.config
+    settings = Settings(Request(), None, mine)
+    try:
+        cluster: str | None = find_cluster(settings).name
+    except UsageError as error:
+        cluster = None
+        settings.origins["cluster"] = f"{settings.origins.get('cluster', 'built-in')}: {error.what}"
+    told = [
+        ("home", str(home()), "LAUNCHER_HOME" if environment.get("LAUNCHER_HOME") else "built-in"),
+        ("cluster", cluster, settings.origins["cluster"]),
+        ("default", config.default, config.where("default") if config.default else "built-in"),
+    ]
+    told += [(f"clusters.{name}", file, config.where(f"clusters.{name}")) for name, file in config.clusters.items()]
+    for name in SETTINGS:
+        value, origin = mine.find(name) or (None, "built-in")
+        told.append((f"job.{name}", value, origin))
+    for name, value in environ.masked(config.job.get("env", {})).items():
+        told.append((f"job.env.{name}", value, config.where("job.env")))
+    path = config_path(environment)
+    return {
+        "path": None if path is None else str(path),
+        "exists": config.exists,
+        "readable_by_others": config.exists and bool(Path(config.path).stat().st_mode & 0o077),
+        "settings": [{"name": name, "value": value, "origin": origin} for name, value, origin in told],
+    }

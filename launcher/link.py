@@ -347,7 +347,7 @@ class Link:
             # A log without a byte in it is one, too.
             following.replica.write(str(note["name"]), 0, b"")
         elif "drained" in note:
-            following.tell({"type": "drained", "attempt": note["drained"]})
+            following.tell({"type": "drained", "attempt": note["drained"], "empty": note.get("empty") is True})
         elif "gone" in note:
             following.tell({"type": "gone", "message": str(note["gone"])})
 

@@ -139,6 +139,7 @@ def _drained(view: View, event: Mapping[str, Any]) -> None:
     node = view.nodes[event["node"]]
     if event["attempt"] == view.attempt:
         node.drained, node.drained_at = True, float(event.get("time", 0.0))
+        node.empty = bool(event.get("empty"))
         if node.outcome is None:
             # Everything it has to tell is here.
             node.lost_for_good, node.exited_at = "what its agent wrote there was removed or damaged", view.count

@@ -25,6 +25,8 @@ class NodeView:
     drained: bool = False
     drained_at: float = 0.0
     """seconds since the epoch, by the coordinator's clock"""
+    empty: bool = False
+    """its output channels had nothing in them when all was told"""
     lost_since: float | None = None
     lost_for_good: str | None = None
     log_begins: int = 0

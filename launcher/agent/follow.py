@@ -50,7 +50,7 @@ class Follower:
             more |= self._send_some(name)
         if over and not more and not self._drained and not self._spool.agent_alive(self._attempt):
             self._drained = True
-            self._session.note(drained=self._attempt)
+            self._session.note(drained=self._attempt, empty=self._left_nothing())
         return more
 
     def _look(self):
@@ -89,6 +89,15 @@ class Follower:
             self._session.follow_data(stream, offset, chunk)
             self._offsets[name] = offset + len(chunk)
         return len(chunk) == wire.CHUNK
+
+    def _left_nothing(self):
+        """True when no output channel has anything in it, so that nobody needs to ask for a list."""
+        output = self._session.layout.output(self._session.job)
+        try:
+            channels = [] if os.path.islink(output) else [os.path.join(output, name) for name in os.listdir(output)]
+            return bool(channels) and not any(os.path.islink(path) or os.listdir(path) for path in channels)
+        except OSError:
+            return False
 
     def _notice_lost_agent(self, now):
         """Supervisor and warden both gone without a word (both were killed, or the node restarted): speak for them."""

@@ -44,6 +44,8 @@ class Collecting:
         self._tell({"type": "collecting"})
         reachable = [rank for rank, node in view.nodes.items() if node.lost_for_good is None]
         groups = [[rank for rank in group if rank in reachable] for group in view.groups]
+        # Of nodes that share a file system a later one may have written after the first had told.
+        groups = [group for group in groups if not all(view.nodes[rank].empty for rank in group)]
         peers = {rank: fleet.links[rank] for rank in reachable}
 
         def made_by(anything: bool) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class Collecting:
         for attempt in range(_TRIES):
             try:
                 channels = self._plan.spec.collect
-                manifest = collect(peers, [g for g in groups if g], self._folder.output, channels, self._note, made_by)
+                manifest = collect(peers, groups, self._folder.output, channels, self._note, made_by)
                 collected = {"type": "collected", "model": str(self._folder.output / "model"), **_summary(manifest)}
                 return [collected, *_lacking(manifest)]
             except LinkLost as error:

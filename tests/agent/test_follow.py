@@ -56,6 +56,24 @@ def test_the_replicas_are_the_files_byte_by_byte(node: Node) -> None:
     assert node.log().count(b"\n") == 10_000
 
 
+@pytest.mark.parametrize(
+    ("leaves", "empty"),
+    [
+        ("true", True),
+        ("mkdir -p deep/er; : > ../output/model/weights", False),
+        ("mkdir ../output/own ../output/own/folder", False),
+        ("rmdir ../output/model && ln -s /tmp ../output/model", False),
+        ("mv ../output elsewhere", False),
+    ],
+)
+def test_with_the_last_bytes_comes_whether_there_are_outputs(node: Node, leaves: str, empty: bool) -> None:
+    """Where nothing lies in any channel nobody needs to ask for a list; where that cannot be told, somebody does."""
+    link = node.link()
+    link.connect(nonce="n", no_code=True, python=node.host.python, venv=None, programs=[])
+    node.post_start(link, ["/bin/sh", "-c", leaves])
+    assert node.wait_for("drained")["empty"] is empty
+
+
 def test_a_connection_that_breaks_again_and_again_loses_and_doubles_nothing(node: Node) -> None:
     """Each time the link comes back by itself and goes on from the bytes it has."""
     gate = node.folder / "gate"

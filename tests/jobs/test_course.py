@@ -19,6 +19,13 @@ def test_a_command_runs_on_every_node_and_its_model_comes_back(desk: Desk) -> No
     assert desk.run("model-data", "latest").stdout.splitlines() == [str(model)]
 
 
+def test_the_last_node_may_be_the_only_one_that_leaves_something(desk: Desk) -> None:
+    """Also where it shares its folder with one that ended before it, and had left nothing then."""
+    command = "[ $RANK = 0 ] || { sleep 1; echo w > $PAI_OUTPUT_MODEL/weights; }"
+    model = Path(desk.submit("--nodes", "2", "--command", command).stdout.splitlines()[-1])
+    assert [path.name for path in model.iterdir()] == ["weights"]
+
+
 def test_the_environment_is_the_one_of_pai(desk: Desk, tmp_path: Path) -> None:
     """WORLD_SIZE and RANK are those of nodes, the master is one address for all, inherited values are dropped."""
     (tmp_path / "src").mkdir()

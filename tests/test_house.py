@@ -21,7 +21,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS: list[set[str]] = [
     {"errors", "keep", "agent", "callee", "status", "uri", "environments"},
-    {"view", "model", "hyperparameters", "metrics", "git_source", "code", "ignore", "rsync", "slurm", "torchrun", "transports", "objects", "channels"},
+    {"view", "model", "hyperparameters", "requirements", "metrics", "git_source", "code", "ignore", "rsync", "slurm", "torchrun", "transports", "objects", "channels"},
     {"returns", "cluster", "store", "manifest", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
     {"planning", "configuration", "bootstrap", "link", "fleet", "incoming", "outputs", "publish", "provenance", "diagnosis", "feed", "backends",
      "cleaning", "arguments"},

@@ -27,13 +27,14 @@ def build(session, request):
     ``script`` is layer.py, ``order`` its order; ``argv`` runs it, wrapped for where it is to run; ``stop``, if there is
     one, ends what is not below us.
     """
-    folder = os.path.join(session.layout.layers(), "asked", "%s-%d" % (session.job, session.rank))
-    os.makedirs(session.layout.layers(), 0o700, exist_ok=True)
+    layers = os.path.join(session.layout.root, "layers")
+    folder = os.path.join(layers, "asked", "%s-%d" % (session.job, session.rank))
+    os.makedirs(layers, 0o700, exist_ok=True)
     _remove(folder)
     os.makedirs(folder, 0o700)
     try:
         _write(os.path.join(folder, "build.py"), request["script"])
-        _write(os.path.join(folder, "order.json"), lean.dumps(dict(request["order"], layers=session.layout.layers())))
+        _write(os.path.join(folder, "order.json"), lean.dumps(dict(request["order"], layers=layers)))
         cwd = session.layout.code(session.job) if request["order"]["local"] else folder
         status = _guarded(session, request, (folder, cwd))
         return {"layer": _result(os.path.join(folder, "result.json")), "status": status}

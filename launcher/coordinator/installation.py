@@ -38,12 +38,6 @@ _STEPS = (
 """what pip says, and what to do about it"""
 
 
-class RequirementsFailed(NodeUnusable):
-    """A job's requirements could not be installed on a node."""
-
-    reason_code = "RequirementsFailed"
-
-
 class Installation:
     """One job's requirements on all of its nodes."""
 
@@ -108,14 +102,14 @@ class Installation:
             "stop": list(wrapped.stop) if wrapped.stop else None,
         }  # fmt: skip
 
-    def _failed(self, rank: int, told: Mapping[str, Any], status: int) -> RequirementsFailed:
+    def _failed(self, rank: int, told: Mapping[str, Any], status: int) -> layer.NotInstalled:
         lines = self._log.last_lines(rank)
         what = str(told.get("error") or f"the installation of the requirements ended with exit status {status}")
         said = "\n".join(lines)
         step = told.get("step") or next((step for words, step in _STEPS if any(word in said for word in words)), "")
         step = str(step or "mend the requirements; `requirements: []` in a job file, or --requirement '', installs nothing")
         step = f"{step}; all it said: {self._log.path(rank)}"
-        return RequirementsFailed(what, where=self._where(rank), lines=lines, next_step=step)
+        return layer.NotInstalled(what, where=self._where(rank), lines=lines, next_step=step)
 
     def _check(self, found: Mapping[int, Mapping[str, Any]]) -> None:
         """The programs that the command begins with are there now, if they were not before."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.errors import NodeUnusable
 from launcher.store import read_json
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from launcher.store import Folder
 
 _FILE = "requirements.txt"
+
+
+class NotInstalled(NodeUnusable):
+    """A job's requirements could not be installed on a node."""
+
+    reason_code = "RequirementsFailed"
 
 
 def of(plan: Plan, folder: Folder) -> Requirements:

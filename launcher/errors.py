@@ -29,10 +29,7 @@ lines of whoever spoke there, and the next step; ``str(error)`` is all four, rea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from launcher.model import Failure
+from typing import Any
 
 
 class LauncherError(Exception):
@@ -156,7 +153,7 @@ class UnexpectedStatusException(LauncherError):
         reason_code: str | None = None,
         reason_message: str | None = None,
         exit_code: int | None = None,
-        failure: Failure | None = None,
+        failure: Any = None,
     ) -> None:
         super().__init__(what)
         self.status = status
@@ -165,7 +162,7 @@ class UnexpectedStatusException(LauncherError):
         self.reason_message = reason_message
         self.exit_code = self.exit_code if exit_code is None else exit_code
         self.failure = failure
-        """what went wrong first: node, host, rank, traceback, log; None where no process of the command failed"""
+        """what went wrong first, a `launcher.model.Failure`: node, host, rank, traceback, log; None where no process failed"""
 
 
 class ValueRefused(LauncherError):

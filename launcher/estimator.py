@@ -63,6 +63,7 @@ _SETTINGS: dict[str, Check] = {
     "forward_env": arguments.lines,
     "grace": arguments.seconds,
     "collect": arguments.lines,
+    "checkpoint_interval": arguments.seconds,
     "keep": lambda value: None if isinstance(value, bool) else "True or False",
     "requeue": lambda value: None if isinstance(value, bool) else "True or False",
     "max_requeues": arguments.count,
@@ -200,6 +201,17 @@ class Estimator:
         """Where the latest job's TensorBoard logs are; as `model_data`."""
         return self._latest("there are no TensorBoard logs").data("tensorboard")
 
+    def tensorboard(self, wait: bool = True) -> TensorBoard:
+        """Start TensorBoard on what the latest job has written, also while it runs; ends with this program, or by `stop()`.
+
+        It answers when this returns, whatever ``wait`` says, which PAI has.  Raises RuntimeError where there is no job, and
+        UsageError where TensorBoard is not installed.
+        """
+        from launcher import tensorboard
+
+        job = self._latest("there are no TensorBoard logs")
+        return tensorboard.start(api.tensorboard_place(api.find(job.training_job_id)))
+
     def job_name(self, job_name: str | None = None) -> str:
         """The name of a job that is run now; letters that make it unique are added to it."""
         base = job_name or self.base_job_name or type(self).__name__.lower()
@@ -275,7 +287,7 @@ def request_of(
         "instance_type": None if local else said.instance_type,
         "nproc_per_node": said.nproc_per_node,
         "source_dir": None if said.source_dir is None else os.fspath(said.source_dir),
-        "env": _variables(said),
+        "env": {key: str(value) for key, value in _known("environments", said.environments or {}).items()},
         "max_run_time": _seconds(said.max_run_time),
         "detached": not attached,
     }
@@ -288,23 +300,18 @@ def _of_training(
     """The fields that say what is trained with, and what becomes of the outputs."""
     own = outputs if isinstance(outputs, Mapping) else dict.fromkeys(outputs or ())
     git = said.git_config
-    found = {
+    return {
         "image": said.image_uri,
-        "hyperparameters": dict(said.hyperparameters),
+        "hyperparameters": _known("hyperparameters", said.hyperparameters),
         "requirements": None if said.requirements is None else tuple(said.requirements),
         "labels": {key: str(value) for key, value in (said.labels or {}).items()},
         "inputs": dict(inputs or {}),
         "outputs": dict(own),
-        "output_path": said.output_path,
-        "checkpoints_path": said.checkpoints_path,
+        "output_path": None if said.output_path is None else os.fspath(said.output_path),
+        "checkpoints_path": None if said.checkpoints_path is None else os.fspath(said.checkpoints_path),
         "git": None if git is None else GitSource(**{key: value for key, value in git.items() if value is not None}),
         "metrics": tuple(MetricDefinition(one["Name"], one["Regex"]) for one in said.metric_definitions or ()),
     }
-    known = {field.name for field in dataclasses.fields(Request)}
-    later = [name for name, value in found.items() if name not in known and value not in (None, {}, ())]
-    if later:
-        raise WrongArguments("not in this version", problems=later)
-    return {name: value for name, value in found.items() if name in known}
 
 
 def _command(said: str | Sequence[str] | Command | None) -> Command:
@@ -313,13 +320,13 @@ def _command(said: str | Sequence[str] | Command | None) -> Command:
     return Command(shell=said) if isinstance(said, str) else Command(argv=tuple(said or ()))
 
 
-def _variables(said: Estimator) -> dict[str, str]:
-    env = {key: str(value) for key, value in (said.environments or {}).items()}
-    hidden = sorted(key for key, value in env.items() if value == MASK)
+def _known(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of an estimator, unless it was attached to a job and does not know all of them."""
+    hidden = sorted(key for key, value in values.items() if value == MASK)
     if hidden:
         what = "a job's folder does not have the values of its secrets: set them before a new fit"
-        raise WrongArguments(what, problems=[f"environments[{key!r}]" for key in hidden])
-    return env
+        raise WrongArguments(what, problems=[f"{name}[{key!r}]" for key in hidden])
+    return dict(values)
 
 
 def _seconds(said: float | str | None) -> float | None:
@@ -332,8 +339,9 @@ def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("env_file", "forward_env", "collect"):
         if name in found:
             found[name] = tuple(found[name])
-    if "grace" in found:
-        found["grace"] = _seconds(found["grace"])
+    for name in ("grace", "checkpoint_interval"):
+        if name in found:
+            found[name] = _seconds(found[name])
     if isinstance(found.get("max_code_size"), str):
         found["max_code_size"] = parse_size(found["max_code_size"])
     return found

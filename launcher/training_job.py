@@ -70,6 +70,11 @@ class TrainingJob:
         return None if told is None else from_json(Failure, told)
 
     @property
+    def metrics(self) -> Sequence[dict[str, Any]]:
+        """The numbers that its `metric_definitions` found in the logs so far, as `launcher metrics` shows them."""
+        return api.metrics(self._folder)
+
+    @property
     def console_uri(self) -> str:
         """Where to look at the job: its folder, as a file:// URI."""
         return self._folder.root.as_uri()

@@ -219,3 +219,20 @@ def test_the_package_is_cheap_to_import() -> None:
     assert json.loads(done.stdout) == []
     with pytest.raises(AttributeError, match="no attribute 'Estimater'"):
         _ = __import__("launcher").Estimater
+
+
+def test_what_an_estimator_is_given_arrives_at_the_command(office: Desk, tmp_path: Path) -> None:
+    """Hyperparameters, variables, inputs, own outputs and metrics, by the same way as from the command line."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("seen")
+    said = Estimator(
+        command="echo $PAI_USER_ARGS $A; cat $PAI_INPUT_TRAIN/a.txt > $PAI_OUTPUT_EXTRA/copy; echo loss=0.5",
+        hyperparameters={"epochs": 3}, environments={"A": 7}, labels={"team": "x"}, output_path=str(tmp_path / "kept"),
+        metric_definitions=[{"Name": "loss", "Regex": r"loss=(\S+)"}],
+    )  # fmt: skip
+    job = said.fit(inputs={"train": str(tmp_path / "data")}, outputs=["extra"])
+    assert office.log(0).splitlines()[0] == b"--epochs 3 7"
+    assert job.output_path("extra") == f"{tmp_path}/kept/{job.training_job_id}/extra/"
+    assert (tmp_path / "kept" / job.training_job_id / "extra" / "copy").read_text() == "seen"
+    assert job.describe()["labels"] == {"team": "x"}
+    assert [(one["name"], one["value"]) for one in job.metrics] == [("loss", 0.5)]

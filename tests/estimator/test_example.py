@@ -8,18 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.handle import Cluster
 from tests.cluster.slurm.handle import SlurmCluster
 from tests.docs.pages import ROOT, text_of
-from tests.jobs.desk import Desk, eventually
+from tests.estimator.conftest import LABEL
+from tests.jobs.desk import Desk
 
-LABEL = "ecs.gn6i-c24g1.12xlarge"
 TAIL = """
 import json
 import torch
@@ -77,19 +75,6 @@ def test_without_any_inventory(office: Desk) -> None:
     assert done.stderr.count(f"no instance_type; '{LABEL}' is ignored") == 1
     assert done.stderr.count("no `images:`") == 1
     assert any(line.startswith("[0:0] epoch") for line in done.stdout.splitlines()), done.stdout
-
-
-@pytest.fixture
-def machines(office: Desk, cluster: Cluster) -> Iterator[Desk]:
-    """Three real hosts with that label, named by a cluster file in the directory."""
-    python = f"python: {sys.executable}, " if cluster.ssh_config else ""
-    hosts = "".join(f"  - {{name: {name}, {python}instance_type: {LABEL}}}\n" for name in ("node1", "node2"))
-    hosts += f"  - {{name: node3, instance_type: {LABEL}}}\n"
-    Path("cluster.yaml").write_text(f"name: lab\nbackend: ssh\nhosts:\n{hosts}ssh: {{config: {cluster.ssh_config}}}\n")
-    yield office
-    office.end_everything()
-    for host in cluster.hosts:
-        eventually(lambda host=host: not cluster.leftovers(host), f"nothing of ours on {host}", 15)
 
 
 @pytest.mark.torch

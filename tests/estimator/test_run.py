@@ -203,3 +203,12 @@ def test_what_travels_runs_on_the_oldest_python() -> None:
     from launcher import callee
 
     assert subprocess.run([*words, callee.__file__], check=False).returncode == 0
+
+
+def test_on_real_machines(machines: Desk) -> None:
+    """One value a node, with an old Python among them; byte code, which that cannot read, is refused there in a sentence."""
+    hosts = launcher.run(remote_functions.place, nodes=3, show_logs=False)
+    assert hosts == [(rank, 3, str(rank), "0") for rank in range(3)]
+    with pytest.raises(RuntimeError, match=r"this node has 3\.9") as told:
+        launcher.run(lambda: 1, nodes=3, show_logs=False)
+    assert isinstance(told.value, RemoteError) and told.value.host == "node3"

@@ -19,6 +19,8 @@ from launcher.policy import View, fold
 from launcher.store import Folder, Store, read_json, write_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from launcher.backends.detached import Prepared
     from launcher.backends.standing import Standing
     from launcher.model import Plan
@@ -77,27 +79,11 @@ def submit(
     Raises UsageError (a source folder that cannot be taken, no Slurm), in which case nothing is left behind.  A job that
     sbatch does not take ends as CreateFailed, with sbatch's words.
     """
-    from pathlib import Path
-
-    from launcher import code
-    from launcher.model import to_json
-
     made = drafted.plan
     _check_queue(made)
     folder = Store().create(made.job_id)
     try:
-        source = made.spec.source_dir if drafted.git is None else _cloned(drafted, folder, progress)
-        if source is not None or drafted.beside:
-            taken = code.snapshot(Path(source) if source else None, folder.code, made.spec.max_code_bytes, drafted.beside)
-            progress(_told_of(taken))
-        if drafted.git is not None:
-            shutil.rmtree(folder.clone, ignore_errors=True)
-        _check_requirements(drafted, folder, progress)
-        write_json(folder.environment, drafted.environment, mode=0o600)
-        write_json(
-            folder.job, {"schema_version": 1, "job_id": made.job_id, "created_at": made.created_at, "spec": to_json(made.spec)}
-        )
-        write_json(folder.plan, {"schema_version": 1, **to_json(made)})
+        _fill(drafted, folder, progress)
     except BaseException:
         shutil.rmtree(folder.root, ignore_errors=True)
         raise
@@ -116,6 +102,46 @@ def submit(
         folder.environment.unlink(missing_ok=True)
         raise
     return folder
+
+
+def _fill(drafted: Draft, folder: Folder, progress: Callable[[str], None]) -> None:
+    """All that the coordinator will need: code, the list of what the inputs hold, environment, plan.  Raises UsageError."""
+    from pathlib import Path
+
+    from launcher import code
+    from launcher.model import to_json
+
+    made = drafted.plan
+    source = made.spec.source_dir if drafted.git is None else _cloned(drafted, folder, progress)
+    if source is not None or drafted.beside:
+        taken = code.snapshot(Path(source) if source else None, folder.code, made.spec.max_code_bytes, drafted.beside)
+        progress(_told_of(taken))
+    if drafted.git is not None:
+        shutil.rmtree(folder.clone, ignore_errors=True)
+    _check_requirements(drafted, folder, progress)
+    _list_inputs(made, folder, progress)
+    write_json(folder.environment, drafted.environment, mode=0o600)
+    told = {"schema_version": 1, "job_id": made.job_id, "created_at": made.created_at}
+    write_json(folder.job, {**told, "spec": to_json(made.spec)})
+    write_json(folder.plan, {"schema_version": 1, **to_json(made)})
+
+
+def _list_inputs(made: Plan, folder: Folder, progress: Callable[[str], None]) -> None:
+    """What lies in the inputs of this machine now, so that what is changed until they are sent is noticed."""
+    from launcher import uri
+    from launcher.channels import NODE
+    from launcher.code import size_text
+
+    here = [one for one in made.spec.inputs if not uri.is_uri(one.source) and not one.source.startswith(NODE)]
+    if not here:
+        return
+    from launcher.listing import look
+
+    found = {one.channel: look(one.source) for one in here}
+    for one in here:
+        count, size = len(found[one.channel].files), found[one.channel].size
+        progress(f"input {one.channel}: {count} file{'s' * (count != 1)}, {size_text(size)}")
+    write_json(folder.inputs, {channel: listing.to_json() for channel, listing in found.items()})
 
 
 def _check_queue(made: Plan) -> None:
@@ -234,6 +260,18 @@ def output_place(folder: Folder, channel: str) -> str:
     if own is None and spec.get("output_path") is not None:
         own = uri.join(spec["output_path"], f"{folder.job_id}/{channel}")
     return str(folder.output / channel) if own is None else own.rstrip("/") + "/"
+
+
+def tensorboard_place(folder: Folder) -> Path:
+    """The folder that TensorBoard is to read: what was collected, or, while a job on simulated nodes runs, what it writes."""
+    from pathlib import Path
+
+    collected = folder.output / "tensorboard"
+    if not collected.exists() and (read_json(folder.plan) or {}).get("backend") == "local":
+        reached = [node for event in folder.read_events() if event["type"] == "reached" for node in event["nodes"]]
+        written = Path(reached[-1]["job_dir"]) / "output" / "tensorboard" if reached else collected
+        return written if written.exists() else collected
+    return collected
 
 
 def published(folder: Folder) -> list[Target]:

@@ -2,7 +2,7 @@
 
 Every file has one writer:
 
-    job.json plan.json env.json code/ code.json   submit, before the coordinator starts
+    job.json plan.json env.json code/ code.json inputs.json   submit, before the coordinator starts
     slurm.json slurm/                             submit, and submitit for it; the batch step writes its log there
     cancel                                        whoever cancels (written whole, renamed into place)
     events.jsonl state.json coordinator.json coordinator.log   the coordinator
@@ -83,6 +83,7 @@ class Folder:
         self.lock = root / "coordinator.lock"
         self.coordinator_log = root / "coordinator.log"
         self.cancel = root / "cancel"
+        self.inputs = root / "inputs.json"
         self.slurm = root / "slurm.json"
         self.batch = root / "slurm"
         self.code = root / "code"

@@ -116,7 +116,7 @@ class Pack:
         self._length = 0
         self._ended = False
         self._fault: LauncherError | None = None
-        self._blocks = _read(code, files, paths)
+        self._blocks = blocks(code, files, paths)
         with self._on_this_machine():
             # Beside the snapshot, for which there was room: /tmp may be a small one in memory.
             self._file = TemporaryFile(prefix="launcher-pack-", dir=code.parent)  # noqa: SIM115 - closed by close()
@@ -174,7 +174,7 @@ class Pack:
         self._file.close()
 
 
-def _read(code: Path, files: Mapping[str, Mapping[str, Any]], paths: Sequence[str]) -> Iterator[bytes]:
+def blocks(code: Path, files: Mapping[str, Mapping[str, Any]], paths: Sequence[str]) -> Iterator[bytes]:
     """The files' bytes in blocks of CHUNK or a little more, small files gathered."""
     gathered, length = [], 0
     for path in paths:

@@ -21,12 +21,13 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 FLOORS: list[set[str]] = [
     {"errors", "keep", "agent", "callee", "status", "uri", "environments"},
-    {"view", "model", "hyperparameters", "requirements", "metrics", "git_source", "code", "ignore", "rsync", "slurm", "torchrun", "transports", "objects", "channels"},
+    {"view", "model", "hyperparameters", "requirements", "metrics", "git_source", "code", "ignore", "rsync", "slurm",
+     "torchrun", "transports", "objects", "channels", "listing"},
     {"returns", "cluster", "store", "manifest", "sync", "environ", "policy", "verdict", "replica", "reply", "owner"},
-    {"planning", "configuration", "bootstrap", "link", "fleet", "incoming", "outputs", "publish", "provenance", "diagnosis", "feed", "backends",
-     "cleaning", "arguments"},
+    {"planning", "configuration", "bootstrap", "link", "fleet", "incoming", "outputs", "inputs", "publish",
+     "provenance", "diagnosis", "feed", "backends", "cleaning", "arguments"},
     {"api", "session", "coordinator", "screen"},
-    {"images", "following"},
+    {"images", "tensorboard", "following"},
     {"cli", "__main__", "training_job", "estimator", "functions"},
 ]
 """rooms, ground floor first; a room imports from floors below, and from the rooms of its own floor that are named here"""
@@ -49,7 +50,7 @@ NEIGHBOURS = {
     ("transports", "slurm"),
     ("verdict", "policy"),
 }
-ACTING = {"coordinator", "fleet", "link", "bootstrap", "transports", "sync", "rsync", "incoming", "outputs", "diagnosis",
+ACTING = {"coordinator", "fleet", "link", "bootstrap", "transports", "sync", "rsync", "incoming", "outputs", "inputs", "diagnosis",
           "replica", "reply", "cleaning"}
 """what acts on nodes: the asking half meets it in the job folder alone"""
 

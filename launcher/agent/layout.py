@@ -3,7 +3,9 @@
     <workdir>/node/agents/<hash>.pyz and <hash>.<python>
     <workdir>/node/mirrors/<project>/tree/  manifest.json  lock
     <workdir>/node/layers/<key>/                                              see layer.py; asked/ is there while it runs
-    <workdir>/node/jobs/<job id>/code/ output/<channel>/ input/config/        one per file system
+    <workdir>/node/inputs/<digest>/tree/  manifest.json  lock
+    <workdir>/node/layers/<key>/                                              see layer.py; asked/ is there while it runs
+    <workdir>/node/jobs/<job id>/code/ output/<channel>/ input/config/ input/data/<channel>   one per file system
     <workdir>/node/jobs/<job id>/rank-<r>/spool/                              one per node; spool-<n>/ after requeue n
 
 Runs on the nodes: standard library only, Python 3.8.
@@ -30,9 +32,9 @@ class Layout:
         """The directory of one project's mirror; the files are in its tree/."""
         return os.path.join(self.root, "mirrors", _checked(project))
 
-    def layers(self):
-        """Where requirements are installed, for all jobs that ask for the same ones."""
-        return os.path.join(self.root, "layers")
+    def input(self, digest):
+        """The place of one content in the store of inputs; the files are in its tree/."""
+        return os.path.join(self.root, "inputs", _checked(digest))
 
     def jobs(self):
         return os.path.join(self.root, "jobs")
@@ -49,6 +51,10 @@ class Layout:
 
     def config(self, job_id):
         return os.path.join(self.job(job_id), "input", "config")
+
+    def input_data(self, job_id, channel):
+        """Where a job finds an input channel."""
+        return os.path.join(self.job(job_id), "input", "data", _checked(channel))
 
     def make_outputs(self, job_id, channels=()):
         """The directories that a job finds beside its working copy; ``channels`` of its own besides the usual ones."""

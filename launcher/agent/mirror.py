@@ -51,7 +51,7 @@ def diff(session, request):
     import zlib
 
     received = b"".join(session.receive_data())
-    sync = _current(session)
+    sync = current(session)
     if sync.manifest is not None:
         sync.look()  # a way of sending that failed may have written some files
     sync.manifest = check_manifest(lean.loads(zlib.decompress(received).decode()))
@@ -68,7 +68,7 @@ def diff(session, request):
 
 def fill(session, request):
     """{coding}: the needed files' bytes, one after the other, come as data; the mirror is whole when this returns."""
-    sync = _current(session)
+    sync = current(session)
     frames = session.receive_data()
     try:
         source = Source(_inflated(frames) if request["coding"] == "zlib" else frames)
@@ -84,7 +84,7 @@ def fill(session, request):
 
 def commit(session, request):
     """After rsync wrote the needed files: read them, and make the mirror whole."""
-    sync = _current(session)
+    sync = current(session)
     for path in sync.need:
         sync.verify(path)
     sync.commit()
@@ -99,7 +99,7 @@ def working_copy(session, request):
     layout.make_outputs(job)
     made = not os.path.isdir(code)
     if made:
-        copy_tree(_current(session).tree, code)
+        copy_tree(current(session).tree, code)
     release(session, {})
     return {"code": code, "made": made}
 
@@ -162,6 +162,8 @@ class Sync:
         self.intact = False
         self.found = {}
         self.need = []
+        self.copied = True
+        """a working copy will be made of it, which takes room"""
         self._known = {}
         self._dirs = set()
         os.makedirs(self.tree, 0o700, exist_ok=True)
@@ -227,7 +229,7 @@ class Sync:
         total = sum(entry.get("size", 0) for entry in files.values())
         held = sum(stamp[0] for path, stamp in self.found.items())
         growth = max(incoming, total - held) if held else incoming
-        check_room(self.mirror, growth + (0 if _reflinks(self.mirror) else total), len(need) + len(files))
+        check_room(self.mirror, growth + (total if self.copied and not _reflinks(self.mirror) else 0), len(need) + len(files))
 
     def clear(self):
         """Take the manifest away, then everything that must not be there; links and exec bits are set at the commit."""
@@ -446,7 +448,8 @@ def _which(program):
     return which(program, usual)
 
 
-def _current(session):
+def current(session):
+    """The sync that this session has begun."""
     if "mirror" not in session.held:
         raise ValueError("no sync is under way: mirror_begin comes first")
     return session.held["mirror"]

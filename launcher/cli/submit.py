@@ -57,6 +57,8 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     "--grace", type=options.Parsed("time", parse_duration), help="Between TERM and KILL when the job is stopped; default 30s."
 )
 @click.option("--collect", multiple=True, metavar="CHANNEL", help="Bring this output here as well, e.g. checkpoints.")
+@click.option("--input", "inputs", multiple=True, metavar="CH=PATH", callback=_pairs, help="Data for the command: a path or URI.")
+@click.option("--shard", multiple=True, metavar="CH", help="Each node gets its share of this input's files, not all of them.")
 @click.option("--output-channel", "outputs", multiple=True, metavar="CH[=URI]", help="An output of your own; published to URI.")
 @click.option("--output-path", metavar="URI", help="Publish the outputs in a folder of the job's id below this URI or folder.")
 @click.option("--requeue", is_flag=True, default=None, help="Slurm: go back into the queue when nodes or time are taken away.")
@@ -113,6 +115,7 @@ def _request(ctx: click.Context, words: tuple[str, ...], said: dict[str, Any], d
     outputs = {name: uri if sign else None for name, sign, uri in (text.partition("=") for text in said.pop("outputs"))}
     return planning.Request(
         job_file=job_file,
+        inputs=_shared(ctx, said.pop("inputs"), said.pop("shard")),
         outputs=outputs,
         words=command_words,
         command=Command(shell=command) if command is not None else None,
@@ -132,6 +135,15 @@ def _git(said: dict[str, Any]) -> GitSource | None:
     if repo is None and (branch or commit):
         raise click.UsageError("--branch and --commit belong to --git REPO")
     return None if repo is None else GitSource(repo, branch, commit)
+
+
+def _shared(ctx: click.Context, inputs: dict[str, str], shard: tuple[str, ...]) -> dict[str, Any]:
+    """The inputs, those of --shard marked."""
+    strange = [name for name in shard if name not in inputs]
+    if strange:
+        what = f"--shard {strange[0]}: there is no --input {strange[0]}=…"
+        raise click.UsageError(f"{what}; in a job file it is `shard: true`", ctx)
+    return {name: {"source": source, "shard": True} if name in shard else source for name, source in inputs.items()}
 
 
 def _split(ctx: click.Context, words: tuple[str, ...]) -> tuple[str | None, tuple[str, ...] | None]:

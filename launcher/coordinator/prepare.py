@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher.coordinator import environment, layer
+from launcher.coordinator import data, environment, layer
 from launcher.hyperparameters import texts
 from launcher.store import read_json
 
@@ -80,6 +80,9 @@ PARTS: tuple[Part, ...] = (
     Part(wanted=environment.wanted, make=environment.make),
     Part(wanted=lambda plan, folder: bool(plan.spec.hyperparameters), make=_configuration),
     Part(wanted=layer.wanted, make=layer.make),
+    Part(wanted=data.wanted, make=data.make),
+    # What a container is given of the data is known when it is there.
+    Part(wanted=environment.wanted_inputs, make=environment.find_inputs),
 )
 """in the order in which they are made"""
 

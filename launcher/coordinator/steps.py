@@ -309,7 +309,9 @@ class Steps:
         image, added = place.prepared.get("image", {}), place.prepared.get("layer", {})
         python = added.get("python") or image.get("python") or facts["python"]
         argv = layer.over(added, _argv(self._plan, rank, str(python), view.master, nproc))
-        there = environment.place_of(self._plan, rank, facts, image, attempt=view.attempt, mounts=layer.mounts(added))
+        there = environment.place_of(
+            self._plan, rank, facts, image, attempt=view.attempt, mounts=layer.mounts(added), inputs=place.prepared.get("data")
+        )
         start = environment.inside(self._plan, there, environment.Start(argv, orders, facts["bin"]))
         return {**start.request(), "grace": self._plan.spec.grace}
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.agent import mirror, outputs
+from launcher.agent import inputs, mirror, outputs
 from launcher.agent.layout import Layout
 from launcher.errors import LinkLost, NodeUnusable
 from launcher.model import Host
 
-OPS = {**mirror.OPS, **outputs.OPS}
+OPS = {**mirror.OPS, **outputs.OPS, **inputs.OPS}
 
 
 class Session:

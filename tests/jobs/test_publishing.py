@@ -11,6 +11,7 @@ import pytest
 from tests.data.s3 import SECRET, S3
 from tests.jobs.desk import Desk, eventually
 
+WAITS = "while [ ! -e GO ]; do sleep 0.05; done"
 WRITES = "echo m > $PAI_OUTPUT_MODEL/m; echo t > $PAI_OUTPUT_TENSORBOARD/t; echo s > $PAI_OUTPUT_SAMPLES/s"
 
 
@@ -25,6 +26,16 @@ def server() -> Iterator[S3]:
 def s3(server: S3) -> S3:
     server.new_bucket()
     return server
+
+
+@pytest.fixture
+def falling(s3: S3) -> Iterator[S3]:
+    """Another server with that bucket; whoever uses it stops it."""
+    made = S3()
+    made.bucket = s3.bucket
+    made.client().create_bucket(Bucket=s3.bucket)
+    yield made
+    made.stop()
 
 
 def test_outputs_go_to_a_bucket_and_no_secret_stays(local: Desk, s3: S3) -> None:
@@ -48,13 +59,14 @@ def test_outputs_go_to_a_bucket_and_no_secret_stays(local: Desk, s3: S3) -> None
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
-def test_what_could_not_be_published_is_sent_by_resume_without_training_again(local: Desk, s3: S3) -> None:
-    """The outputs are whole here; the second time the server answers."""
-    nobody = {**s3.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
-    counted = f"echo x >> {local.home.parent}/trained; {WRITES.partition(';')[0]}"
-    done = local.submit("--output-path", f"s3://{s3.bucket}/r", "--command", counted, env=nobody, check=69)
+def test_what_could_not_be_published_is_sent_by_resume_without_training_again(local: Desk, s3: S3, falling: S3) -> None:
+    """The server is gone when the training ends; the outputs are whole here, and the second time another answers."""
+    counted = f"echo x >> {local.home.parent}/trained; {WAITS.replace('GO', str(local.home.parent / 'go'))}; {WRITES.partition(';')[0]}"
+    job = local.detach("--output-path", f"s3://{s3.bucket}/r", "--command", counted, env=falling.environment)
+    falling.stop()
+    (local.home.parent / "go").touch()
+    done = local.run("attach", job, check=69)
     assert "the outputs could not be published" in done.stderr and "launcher resume" in done.stderr
-    job = local.folder().name
     told = local.json("status", "latest")
     assert (told["status"], told["reason_code"]) == ("Failed", "PublishFailed")
     assert told["model_data"] == str(local.folder() / "output" / "model")
@@ -63,10 +75,13 @@ def test_what_could_not_be_published_is_sent_by_resume_without_training_again(lo
     assert (local.home.parent / "trained").read_text() == "x\n"
 
 
-def test_a_cancel_while_outputs_are_published_ends_that_and_resume_goes_on(local: Desk, tmp_path: Path, s3: S3) -> None:
+def test_a_cancel_while_outputs_are_published_ends_that_and_resume_goes_on(local: Desk, tmp_path: Path, s3: S3, falling: S3) -> None:
     """Nobody answers; the job is Terminated, its outputs are here."""
-    silent = {**s3.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "20"}
-    job = local.detach("--output-path", f"s3://{s3.bucket}/r", "--command", "echo m > $PAI_OUTPUT_MODEL/m", env=silent)
+    patient = {**falling.environment, "AWS_MAX_ATTEMPTS": "20"}
+    command = f"{WAITS.replace('GO', str(tmp_path / 'go'))}; echo m > $PAI_OUTPUT_MODEL/m"
+    job = local.detach("--output-path", f"s3://{s3.bucket}/r", "--command", command, env=patient)
+    falling.stop()
+    (tmp_path / "go").touch()
     local.happened("collected", job)
     local.run("cancel", job)
     assert local.json("status", job)["status"] == "Terminated"
@@ -91,6 +106,14 @@ def test_a_model_is_copied_once_and_over_nothing_else(local: Desk, tmp_path: Pat
     (local.folder() / "output" / "model" / "m").write_text("spoiled\n")
     spoiled = local.json("model-data", "latest", "--to", str(tmp_path / "new"), check=69)
     assert not spoiled["complete"] and spoiled["copied_to"] is None and not (tmp_path / "new").exists()
+
+
+def test_a_place_that_cannot_be_written_to_is_said_before_the_command_runs(local: Desk, s3: S3, tmp_path: Path) -> None:
+    """A bucket that is not there: nothing was trained for nothing."""
+    command = f"touch {tmp_path}/trained"
+    done = local.submit("--output-path", "s3://no-such-bucket/r", "--command", command, env=s3.environment, check=69)
+    assert "InitializeFailed" in done.stderr and "s3://no-such-bucket/r" in done.stderr and "check the URI" in done.stderr
+    assert local.json("status", "latest")["reason_code"] == "OutputPathFailed" and not (tmp_path / "trained").exists()
 
 
 @pytest.mark.parametrize(

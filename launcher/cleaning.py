@@ -1,6 +1,7 @@
 """What finished jobs left behind, here and on the nodes: found first, removed after a yes.
 
-On a node: directories of jobs that have ended, and living processes that carry such a job's id.  Here: the copy of the
+On a node: directories of jobs that have ended, living processes that carry such a job's id, and installed requirements
+that no job has asked for in a long time.  Here: the copy of the
 code that a job took along; its logs, events and outputs stay.  Jobs this machine did not submit are left alone, and so
 are outputs that could not be collected, unless the job is named.
 """
@@ -21,6 +22,9 @@ from launcher.policy import View, fold
 from launcher.store import Folder, read_json
 from launcher.transports.gateways import SshWay
 
+LAYER_DAYS = 30
+"""installed requirements are kept for so long after a job asked for them"""
+
 Ways = Mapping[SshOptions, SshWay]
 
 
@@ -38,6 +42,10 @@ class Machine:
         return Link(Address(self.backend, self.host, 0, job, way))
 
 
+Task = tuple[Machine, str, dict[str, Any]]
+"""(where, in the name of which job, a request to the agent there)"""
+
+
 @dataclass
 class Findings:
     """What there is to remove."""
@@ -45,6 +53,8 @@ class Findings:
     here: list[Path] = field(default_factory=list)
     there: dict[str, list[tuple[Machine, str, bool]]] = field(default_factory=dict)
     """{host name: (machine, job id, whether processes of it live)}"""
+    layers: dict[str, list[tuple[Machine, str, int]]] = field(default_factory=dict)
+    """{host name: (machine, key of installed requirements, days since a job asked for them)}"""
     kept: list[str] = field(default_factory=list)
     """sentences about what is left alone, and why"""
     errors: list[NodeError] = field(default_factory=list)
@@ -52,7 +62,7 @@ class Findings:
 
     @property
     def empty(self) -> bool:
-        return not self.here and not any(self.there.values())
+        return not self.here and not any(self.there.values()) and not any(self.layers.values())
 
 
 def look(folders: Iterable[Folder], named: bool) -> Findings:
@@ -75,7 +85,7 @@ def look(folders: Iterable[Folder], named: bool) -> Findings:
         for machine in _machines(from_json(Plan, plan), view, found.kept):
             host = machine.host
             machines[machine.backend, host.address, host.user, host.port, host.workdir, machine.options.config] = machine
-    _look_there(list(machines.values()), ended, found)
+    _look_there(list(machines.values()), ended, found, layers=not named)
     return found
 
 
@@ -101,7 +111,7 @@ def _machines(plan: Plan, view: View, kept: list[str]) -> list[Machine]:
     return [Machine("local", replace(host, name=workdir, address="localhost"), plan.ssh) for workdir, host in shared.items()]
 
 
-def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findings) -> None:
+def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findings, *, layers: bool) -> None:
     lock = threading.Lock()
     ways = _ways(machines)
 
@@ -110,6 +120,7 @@ def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findi
         try:
             link.connect(python=machine.host.python, venv=machine.host.venv)
             jobs = link.ask("node_jobs")["jobs"]
+            old = link.ask("layer_old", days=LAYER_DAYS)["layers"] if layers else {}
         except NodeError as error:
             with lock:
                 found.errors.append(error)
@@ -119,9 +130,11 @@ def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findi
         mine = [(machine, job, bool(told["alive"])) for job, told in sorted(jobs.items()) if job in ended]
         with lock:
             found.there.setdefault(machine.host.name, []).extend(mine)
+            found.layers.setdefault(machine.host.name, []).extend((machine, key, int(days)) for key, days in sorted(old.items()))
 
     _in_threads(one, machines)
     found.there = {name: entries for name, entries in sorted(found.there.items()) if entries}
+    found.layers = {name: entries for name, entries in sorted(found.layers.items()) if entries}
 
 
 def remove(found: Findings) -> list[NodeError]:
@@ -130,22 +143,32 @@ def remove(found: Findings) -> list[NodeError]:
     for path in found.here:
         shutil.rmtree(path, ignore_errors=True)
 
-    ways = _ways(machine for entries in found.there.values() for machine, _, _ in entries)
+    tasks: list[list[Task]] = [[_sweep(machine, job) for machine, job, _ in entries] for entries in found.there.values()]
+    tasks += [[_drop(machine, key) for machine, key, _ in entries] for entries in found.layers.values()]
+    ways = _ways(machine for entries in tasks for machine, _, _ in entries)
 
-    def one(entries: list[tuple[Machine, str, bool]]) -> None:
-        for machine, job, _ in entries:
+    def one(entries: list[Task]) -> None:
+        for machine, job, request in entries:
             link = machine.link(ways, job)
             try:
                 link.connect(python=machine.host.python, venv=machine.host.venv)
-                link.ask("node_sweep", marks={"LAUNCHER_JOB_ID": job}, remove=True)
+                link.ask(**request)
             except NodeError as error:
                 errors.append(error)
                 return
             finally:
                 link.close()
 
-    _in_threads(one, list(found.there.values()))
+    _in_threads(one, tasks)
     return errors
+
+
+def _sweep(machine: Machine, job: str) -> Task:
+    return machine, job, {"op": "node_sweep", "marks": {"LAUNCHER_JOB_ID": job}, "remove": True}
+
+
+def _drop(machine: Machine, key: str) -> Task:
+    return machine, "launcher-gc", {"op": "layer_drop", "keys": [key]}
 
 
 def _ways(machines: Iterable[Machine]) -> Ways:

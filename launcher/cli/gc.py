@@ -19,6 +19,8 @@ from launcher.store import Store
 def gc_command(ctx: click.Context, jobs: tuple[str, ...], yes: bool) -> None:
     """Remove what finished jobs left on the nodes and end processes of theirs that still live; logs and outputs here stay.
 
+    Requirements that were installed there go when no job has asked for them in 30 days.
+
     Without JOB all finished jobs are meant.  Asks first.
     """
     folders = [api.find(job) for job in jobs] if jobs else list(Store().folders())
@@ -47,3 +49,6 @@ def _show(found: Findings) -> None:
     for name, entries in found.there.items():
         for machine, job, alive in entries:
             click.echo(f"{name}: {machine.host.workdir}/node/jobs/{job}" + (", and its living processes" if alive else ""))
+    for name, layers in found.layers.items():
+        for machine, key, days in layers:
+            click.echo(f"{name}: {machine.host.workdir}/node/layers/{key}: requirements that no job has asked for in {days} days")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher import environments
+from launcher.coordinator import layer
 from launcher.environ import Orders
 from launcher.environments import Environment, Place, Wrapped
 from launcher.errors import LauncherError, NodesFailed, NodeUnusable
@@ -99,8 +100,10 @@ def _check(work: Work, found: Mapping[int, Mapping[str, Any]]) -> None:
     """The interpreter and the programs that the command begins with are inside; raises NodeErrors where one is not."""
     image = work.plan.spec.image
     errors = []
+    # What the requirements may bring is looked for when they are installed.
+    asked = [] if layer.wanted(work.plan, work.folder) else programs(work.plan)
     for rank, told in found.items():
-        needed = {name: told["programs"].get(name) for name in programs(work.plan)}
+        needed = {name: told["programs"].get(name) for name in asked}
         if work.plan.spec.command.script is not None:
             needed["python3"] = told["python"]
         missing = [name for name, path in needed.items() if not path]

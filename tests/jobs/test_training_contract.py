@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,15 @@ def test_a_coordinator_killed_while_it_prepares_is_replaced(local: Desk, source:
     assert process.returncode == 0, said
     assert local.log(0) == b"blocking 1\n"
     assert len([event for event in local.events() if event["type"] == "coordinator"]) == 2
+
+
+def test_requirements_that_nobody_asks_for_any_more_are_removed(local: Desk, source: Path) -> None:
+    """A month after the last job that did, by gc; those of a younger job stay."""
+    local.submit("--source-dir", str(source), "--", "addon-run")
+    (layer,) = (path for path in local.home.glob("node/layers/*") if path.name != "asked")
+    local.run("gc", "--yes")
+    assert layer.is_dir()
+    month_ago = time.time() - 31 * 86400
+    os.utime(layer / "used", (month_ago, month_ago))
+    assert f"{layer.name}: requirements that no job has asked for in 31 days" in local.run("gc", "--yes").stdout
+    assert not layer.exists()

@@ -81,7 +81,7 @@ def submit(slurm: SlurmCluster, command: str, *options: str) -> str:
     return slurm.run(slurm.login, words).stdout.strip()
 
 
-def ended(slurm: SlurmCluster, *jobs: str) -> None:
+def until_over(slurm: SlurmCluster, *jobs: str) -> None:
     """Wait until Slurm has said of all of them that they are over."""
     slurm.run(slurm.login, f"until left=$(squeue -h -j {','.join(jobs)}) && [ -z \"$left\" ]; do sleep 0.2; done")
 
@@ -93,7 +93,7 @@ def test_states_of_jobs_without_accounting(slurm: SlurmCluster) -> None:
     failed = submit(slurm, "exit 3")
     cancelled = submit(slurm, "sleep 60")
     slurm.run(slurm.login, ["scancel", cancelled])
-    ended(slurm, failed, cancelled)
+    until_over(slurm, failed, cancelled)
     kind, report = told(slurm, held)
     assert (kind, report["word"], report["reason"], report["nodes"]) == ("Report", "PENDING", "JobHeldUser", [])
     _, report = told(slurm, ended)
@@ -128,7 +128,7 @@ def test_the_accounting_tells_of_a_job_that_slurmctld_has_forgotten(slurm_accoun
     path = f"{gone.folder}/bin:/usr/bin:/bin"
     failed = submit(slurm, "exit 3")
     cancelled = submit(slurm, "sleep 60", "--dependency=afterany:" + failed)
-    ended(slurm, failed)
+    until_over(slurm, failed)
     slurm.run(slurm.login, ["scancel", cancelled])
     slurm.run(
         slurm.login,

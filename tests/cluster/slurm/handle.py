@@ -176,8 +176,10 @@ class SlurmCluster:
 
         Returns the processes that outlived their jobs, which have been killed now.
         """
-        if not self.whole or self._jobs():
+        if not self.whole:
             self.mend()
+        elif self._jobs():
+            self._end_jobs()
         left = self.wait_clean()
         for machine, found in left.items():
             self.run(machine, ["kill", "-KILL", *(str(p.pid) for p in found)], user="root", cwd="/", check=False)
@@ -214,9 +216,19 @@ class SlurmCluster:
     def _root(self, *argv: str) -> subprocess.CompletedProcess[str]:
         return self.run(self.login, argv, user="root", cwd="/")
 
+    def _end_jobs(self) -> None:
+        self.cancel_all()
+        try:
+            self.wait_idle(STEP_SECONDS)
+        except ClusterError:
+            self.mend()
+
     def _kill_all(self, *which: str) -> None:
-        for machine in self.layout.machines[1:]:
+        def kill(machine: str) -> None:
             self.run(machine, ["pkill", "-KILL", *which], user="root", cwd="/", check=False)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(kill, self.layout.machines[1:]))
 
     def _jobs(self) -> bool:
         """True when Slurm knows a job that has not ended, the ending ones included."""

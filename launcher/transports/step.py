@@ -36,7 +36,7 @@ GOODBYE = 15.0
 _KEPT = 8192
 """bytes of srun's stderr that are remembered, the last ones"""
 _AGENT = Path(facts.__file__).parent
-_TRAVEL = ("procs", "lanes", "dial")
+_TRAVEL = ("libc", "procs", "lanes", "dial")
 """modules of the agent that a task runs before there is one"""
 _BOOT = "import sys;exec(sys.stdin.buffer.readline())"
 

@@ -279,8 +279,9 @@ def _inside(env: Mapping[str, str], place: Place) -> tuple[list[tuple[str, str, 
         moved[path] = f"{DATA}/{channel}{'/' + path.rpartition('/')[2] if told['file'] else ''}"
         mounts.append((str(told["real"]), moved[path], True))
     # Links in the data lead where they lead on the node.
-    more = dict.fromkeys(str(path) for told in place.inputs.values() for path in told["more"])
-    mounts += [(path, path, True) for path in more if path not in {target for _, target, _ in mounts}]
+    mounts += [(str(path), str(path), True) for told in place.inputs.values() for path in told["more"]]
+    # An engine takes a path but once.
+    mounts = list({target: (source, target, read_only) for source, target, read_only in mounts}.values())
     # torchrun's logs are read on the node, where they are written through the mount.
     variables = {**({"PET_LOG_DIR": f"{logs}/attempt_{place.attempt}"} if place.purpose is None else {}), **env}
     return mounts, {

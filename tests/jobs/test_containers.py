@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +33,14 @@ def desk(image: str, tmp_path: Path) -> Iterator[Desk]:
     made = Desk(tmp_path / "home", ("--backend", "local", "--image", f"docker://{image}", "--source-dir", str(tmp_path / "src")))
     (tmp_path / "src").mkdir()
     yield made
-    jobs = [path.name for path in (made.home / "jobs").iterdir()]
-    made.end_everything()
-    for job in jobs:
-        eventually(lambda job=job: not left_of(job), f"nothing of {job}: {left_of(job)}", 20)
+    jobs = [path.name for path in (made.home / "jobs").iterdir()] if made.home.is_dir() else []
+    try:
+        for job in jobs:
+            eventually(lambda job=job: not left_of(job), f"nothing of {job}: {left_of(job)}", 20)
+    finally:
+        made.end_everything()
+        for name in [entry.split()[0] for job in jobs for entry in left_of(job) if not entry.startswith("process")]:
+            engine.docker("rm", "--force", name)
 
 
 def left_of(job: str) -> list[str]:
@@ -98,6 +103,19 @@ def test_pais_paths_hold_inside_and_the_model_comes_out(desk: Desk, tmp_path: Pa
         "node-0": "a b$c", "node-1": "a b$c",
     }  # fmt: skip
     assert b"s3cret" not in b"".join(path.read_bytes() for path in desk.folder().glob("*.json*"))
+
+
+def test_data_is_read_at_pais_paths(desk: Desk, tmp_path: Path) -> None:
+    """A folder that was brought, a single file, and a folder of the node that has links to another one in it."""
+    (tmp_path / "data" / "deep").mkdir(parents=True)
+    (tmp_path / "data" / "deep" / "a.txt").write_text("a")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "b.txt").symlink_to(tmp_path / "data" / "deep" / "a.txt")
+    inputs = {"train": f"{tmp_path}/data", "one": f"{tmp_path}/data/deep/a.txt", "there": f"node:{tmp_path}/links"}
+    words = [word for channel, source in inputs.items() for word in ("--input", f"{channel}={source}")]
+    text = "cat $PAI_INPUT_TRAIN/deep/a.txt $PAI_INPUT_ONE $PAI_INPUT_THERE/b.txt; echo; echo $PAI_INPUT_TRAIN $PAI_INPUT_ONE"
+    desk.submit(*words, "--command", f"{text}; touch $PAI_INPUT_TRAIN/c || touch $PAI_INPUT_THERE/c || echo read only")
+    assert desk.log(0) == b"aaa\n/ml/input/data/train /ml/input/data/one/a.txt\nread only\n"
 
 
 def test_no_value_is_seen_in_the_process_table(desk: Desk, tmp_path: Path) -> None:
@@ -231,3 +249,17 @@ def test_a_users_own_docker_host_is_for_the_command_alone(desk: Desk) -> None:
     """What is set for the command does not turn the client that starts it."""
     desk.submit("--env", "DOCKER_HOST=tcp://elsewhere:1", "--command", "echo $DOCKER_HOST")
     assert desk.log(0) == b"tcp://elsewhere:1\n"
+
+
+def test_a_runtime_that_is_missing_is_told_of_every_node_at_once(remote: Desk) -> None:
+    """Before anything starts, with what to do."""
+    done = remote.submit("--nodes", "2", "--image", "docker://t:1", "--", "true", check=69)
+    assert done.stderr.count("there is no docker there") == 2
+    assert "next: install docker there" in done.stderr
+    assert remote.json("status", "latest")["status"] == "InitializeFailed"
+
+
+def test_a_venv_of_the_nodes_is_what_the_command_runs_in(remote: Desk) -> None:
+    """Its bin is first in PATH, and the script form takes its interpreter."""
+    remote.submit("--nodes", "2", "--image", f"venv:{sys.prefix}", "--command", "python -c 'import sys; print(sys.prefix)'")
+    assert [remote.log(node) for node in range(2)] == [f"{sys.prefix}\n".encode()] * 2

@@ -53,7 +53,7 @@ def run_here(office: Desk) -> subprocess.CompletedProcess[str]:
     """The program, in an empty directory with the training code."""
     environment = {**office.environment, "PYTHONPATH": str(ROOT), "LAUNCHER_CONFIG": "none"}
     words = [sys.executable, script(Path.cwd())]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=360, check=False)
 
 
 def test_the_example_is_the_one_of_the_contract() -> None:
@@ -66,6 +66,7 @@ def test_the_example_is_the_one_of_the_contract() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(400)
 def test_without_any_inventory(office: Desk) -> None:
     """Two simulated nodes, and two warnings that say what is ignored."""
     done = run_here(office)
@@ -78,6 +79,7 @@ def test_without_any_inventory(office: Desk) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(400)
 def test_on_real_machines_with_that_label(machines: Desk) -> None:
     """The first two of three become the nodes; nothing is ignored."""
     done = run_here(machines)
@@ -87,6 +89,7 @@ def test_on_real_machines_with_that_label(machines: Desk) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(400)
 def test_in_slurms_queue(slurm: SlurmCluster) -> None:
     """A cluster file that says so is all; the example is run on the log-in machine."""
     script(slurm.shared)
@@ -94,13 +97,14 @@ def test_in_slurms_queue(slurm: SlurmCluster) -> None:
     for path in [slurm.shared / "train_src", *(slurm.shared / "train_src").iterdir()]:
         path.chmod(0o755)
     words = slurm.argv(slurm.login, [slurm.python, "example.py"], env={"PYTHONPATH": str(ROOT), "LAUNCHER_CONFIG": "none"})
-    done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=360, check=False)
     told = seen(done)
     assert told["weights"] == WEIGHTS and "Slurm knows no instance_type" in done.stderr
     assert "in Slurm's queue as job" in done.stderr
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(400)
 def test_in_a_notebook(office: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cells are the example; executed from beginning to end, in a kernel, whose event loop runs."""
     import nbclient
@@ -113,7 +117,7 @@ def test_in_a_notebook(office: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     here = os.fspath(Path.cwd())
     for name, value in {"PYTHONPATH": str(ROOT), "JUPYTER_PLATFORM_DIRS": "1", "IPYTHONDIR": here}.items():
         monkeypatch.setenv(name, value)
-    nbclient.NotebookClient(notebook, timeout=150, kernel_name="python3", resources={"metadata": {"path": here}}).execute()
+    nbclient.NotebookClient(notebook, timeout=360, kernel_name="python3", resources={"metadata": {"path": here}}).execute()
     outputs = ["".join(str(one.get("text", one.get("data"))) for one in cell.get("outputs", ())) for cell in notebook.cells]
     assert any("[0:0] epoch" in text for text in outputs), "fit streams the logs"
     assert any(str(WEIGHTS) in text for text in outputs) and any("[0, 10]" in text for text in outputs)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from launcher.agent import procs
+from launcher.environments import Place, parse, wrap
+from tests.agent.far import Node
 from tests.cluster import engine
 from tests.jobs.desk import Desk, eventually
 
@@ -263,3 +265,28 @@ def test_a_venv_of_the_nodes_is_what_the_command_runs_in(remote: Desk) -> None:
     """Its bin is first in PATH, and the script form takes its interpreter."""
     remote.submit("--nodes", "2", "--image", f"venv:{sys.prefix}", "--command", "python -c 'import sys; print(sys.prefix)'")
     assert [remote.log(node) for node in range(2)] == [f"{sys.prefix}\n".encode()] * 2
+
+
+@pytest.mark.parametrize("command", ["python3 -uc '{}'", "true; env A=1 python3 -uc '{}'; true"])
+def test_a_warning_reaches_the_training_inside(image: str, tmp_path: Path, command: str) -> None:
+    """Below the init and shells, none of which knows what to do with it."""
+    node = Node(tmp_path)
+    link, _ = node.connect()
+    (node.job / "input" / "config").mkdir(parents=True)
+    (node.job / "output").mkdir()
+    environment = parse(f"docker://{image}")
+    assert environment is not None
+    told = link.ask("environment_find", kind="docker", name=environment.name, programs=[])
+    heeds = 'import os, signal; signal.signal(signal.SIGUSR2, lambda *_: os.write(1, b"heard"));'
+    heeds += 'os.write(1, b"ready"); signal.pause()'
+    place = Place(node.job_id, 0, 0, str(node.job), told)
+    made = wrap(environment, ["/bin/sh", "-c", command.format(heeds)], node.marks, place)
+    more = {"argv": list(made.argv), "env": dict(made.env), "stop": list(made.stop or ()), "drop": [], "bin": None}
+    link.follow(node.following(), "node_start", **more)
+    node.printed(b"ready")
+    link.ask("node_warn", attempt=0, number=1, signal=int(signal.SIGUSR2), ranks=False)
+    node.printed(b"heard")
+    assert node.wait_for("warned")["told"][0]["name"] == "python3"
+    assert node.wait_for("outcome")["exit_code"] == 0
+    node.close()
+    assert not left_of(node.job_id)

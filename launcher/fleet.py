@@ -64,6 +64,10 @@ class Fleet:
     def _address(self, node: Node) -> Address:
         return Address(self.plan.backend, node.host, node.rank, self.plan.job_id, self._way or self.plan.ssh, self.plan.requeue)
 
+    def another(self, rank: int) -> Link:
+        """One more link to a node, for what must not hold up the first; whoever asks connects and closes it."""
+        return Link(self._address(self.plan.nodes[rank]), self._hear)
+
     def _hear_signal(self, name: str, signal: str) -> None:
         rank = next(node.rank for node in self.plan.nodes if node.host.name == name)
         if signal == "SIGTERM":

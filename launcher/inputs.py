@@ -102,12 +102,12 @@ def _digest(entries: Mapping[str, Mapping[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def remote_cargo(uri: str) -> Cargo:
+def remote_cargo(uri: str, may_be_empty: bool = False) -> Cargo:
     """What a URI names now.  Raises StorageFailed where it cannot be looked at, LauncherError where there is nothing."""
     listed = Depot(uri).listing()
     single = uris.name_of(uri) if list(listed) == [""] else None
     found = {single or path: entry for path, entry in listed.items()}
-    if not found:
+    if not found and not may_be_empty:
         raise LauncherError("there is nothing there", where=uri, next_step="check the URI and the credentials of this terminal")
     for path in found:
         if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
@@ -157,6 +157,19 @@ class Carrier:
         except NodeUnusable:
             peer.ask("mirror_release")
             raise
+
+    def restore(self, peer: Peer, cargo: Cargo) -> Mapping[str, Mapping[str, Any]]:
+        """Put the content into a job's checkpoints, where the command may change it; the entries with their hashes."""
+        begun = peer.ask("inputs_begin", digest=cargo.digest)
+        try:
+            here = self._here(cargo)
+            if not begun["same"]:
+                self._send(peer, here, lambda done, total: None)
+            peer.ask("inputs_restore", channel=self._channel)
+        except NodeUnusable:
+            peer.ask("mirror_release")
+            raise
+        return here.entries
 
     def _say(self, peer: Peer, cargo: Cargo, free: int) -> None:
         self._once(f"input {self._channel}: {cargo.told()} for {peer.host.name} ({size_text(free)} are free there)")

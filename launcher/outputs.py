@@ -62,7 +62,7 @@ def collect(
     here or for files that did not arrive as they were.  What a node cannot read is no error here: see Manifest.gaps.
     """
     asked = {min(group): peers[min(group)] for group in same_file_system}
-    listings = dict(zip(asked, _each(asked, _listing), strict=True))
+    listings = dict(zip(asked, _each(asked, listing_of), strict=True))
     choice = _choose(asked, listings, channels)
     conflicts = _conflicts(asked, listings, choice)
     incoming = target / INCOMING
@@ -81,7 +81,7 @@ def collect(
     return manifest
 
 
-def _listing(peer: Peer) -> dict[str, Any]:
+def listing_of(peer: Peer) -> dict[str, Any]:
     """What a node says that it has; NodeUnusable for entries that are none."""
     listing = peer.ask("outputs_list")
     entries = listing["entries"]

@@ -5,7 +5,7 @@ Every file has one writer:
     job.json plan.json env.json code/ code.json inputs.json   submit, before the coordinator starts
     slurm.json slurm/                             submit, and submitit for it; the batch step writes its log there
     cancel                                        whoever cancels (written whole, renamed into place)
-    events.jsonl state.json coordinator.json coordinator.log   the coordinator
+    events.jsonl state.json coordinator.json coordinator.log checkpoints.json   the coordinator
     metrics.jsonl                                 the coordinator's thread for metrics
     logs/node-<rank>/                             that node's link, a thread of the coordinator
     output/                                       the coordinator, at the end

@@ -16,6 +16,7 @@ import os
 import stat
 
 from launcher.agent import lean, mirror
+from launcher.agent.wire import raw
 
 _FETCH = r"""
 import json, os, sys
@@ -118,6 +119,25 @@ def place(session, request):
     return {"path": os.path.join(path, request["single"]) if request.get("single") else path}
 
 
+def restore(session, request):
+    """{channel}: move the locked content into an output channel of the job, where the command may change it."""
+    import shutil
+
+    held = mirror.current(session)
+    target = os.path.join(session.layout.output(session.job), session.layout.channel(request["channel"]))
+    os.makedirs(target, exist_ok=True)
+    for path in sorted(held.manifest["files"]):
+        at = os.path.join(os.fsencode(target), raw(path))
+        os.makedirs(os.path.dirname(at), exist_ok=True)
+        if not os.path.lexists(at):
+            os.chmod(held.at(path), 0o600)
+            os.rename(held.at(path), at)
+    mirror.release(session, {})
+    _set_mode(held, 0o700)
+    shutil.rmtree(held.mirror, ignore_errors=True)
+    return {}
+
+
 def link(session, request):
     """{channel, source, share: [rank, nodes] or None}: use a path of this node's own: {path}."""
     source = request["source"]
@@ -185,4 +205,5 @@ def _set_mode(held, mode):
         os.chmod(directory, mode)
 
 
-OPS = {"inputs_begin": begin, "inputs_fetch": fetch, "inputs_place": place, "inputs_link": link}
+OPS = {"inputs_begin": begin, "inputs_fetch": fetch, "inputs_place": place, "inputs_link": link,
+       "inputs_restore": restore}

@@ -61,6 +61,10 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--shard", multiple=True, metavar="CH", help="Each node gets its share of this input's files, not all of them.")
 @click.option("--output-channel", "outputs", multiple=True, metavar="CH[=URI]", help="An output of your own; published to URI.")
 @click.option("--output-path", metavar="URI", help="Publish the outputs in a folder of the job's id below this URI or folder.")
+@click.option("--checkpoints-path", metavar="URI", help="Checkpoints come from there at the start, and are copied there.")
+@click.option(
+    "--checkpoint-interval", type=options.Parsed("time", parse_duration), help="Between two copies of checkpoints; default 5m."
+)
 @click.option("--requeue", is_flag=True, default=None, help="Slurm: go back into the queue when nodes or time are taken away.")
 @click.option("--max-requeues", type=click.IntRange(0), metavar="N", help="How often at most; default 10.")
 @click.option("--image", metavar="NAME|URI", help="The environment to run in: a name of the cluster file's images, or a URI.")

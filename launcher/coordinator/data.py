@@ -26,6 +26,11 @@ def make(work: Work) -> Made:
     """{rank: {"inputs": {channel: path there}}}.  Raises LauncherErrors of which reason_code is InputFailed."""
     with _reason("OutputPathFailed"):
         _try_places(work)
+    if work.plan.spec.checkpoints_path is not None:
+        from launcher.coordinator.checkpoints import Checkpoints
+
+        with _reason("InputFailed"):
+            Checkpoints(work.plan, work.folder, work.tell).restore({rank: work.fleet.links[rank] for rank in work.leaders})
     made: Made = {rank: {"inputs": {}} for rank in work.facts if work.plan.spec.inputs}
     with _reason("InputFailed"):
         for one in work.plan.spec.inputs:

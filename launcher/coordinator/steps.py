@@ -11,11 +11,13 @@ from typing import Any
 
 from launcher import environ, torchrun
 from launcher.coordinator import allocated, environment, layer, master
+from launcher.coordinator.checkpoints import Checkpoints
 from launcher.coordinator.collecting import Collecting
 from launcher.coordinator.prepare import Work, prepare
 from launcher.coordinator.progress import Progress
 from launcher.diagnosis import diagnose
 from launcher.errors import (
+    CollectFailed,
     HostKeyChanged,
     HostKeyUnknown,
     LauncherError,
@@ -50,6 +52,7 @@ class Steps:
         self._fleet: Fleet | None = None
         self._facts: dict[int, dict[str, Any]] = {}
         self._collecting = Collecting(plan, folder, tell)
+        self._checkpoints = Checkpoints(plan, folder, tell)
 
     def action(self, step: Step, why: str) -> Callable[[], list[Event]]:
         """What to call for a step; ``why`` as `decide` gave it."""
@@ -83,6 +86,7 @@ class Steps:
     def abandon(self) -> None:
         """Hang up on every node at once; what a running step still does fails."""
         self._collecting.stop.set()
+        self._checkpoints.abandon()
         if self._fleet is not None:
             self._fleet.close(polite=False)
             self._fleet = None
@@ -280,6 +284,7 @@ class Steps:
         view = self._view()
         if not self._facts:
             self._fleet.resume(view.attempt)
+            self._checkpoints.begin(self._fleet, self._file_systems())
             return [{"type": "following", "adopted": True}]
         # Heard of by the loop before any node is told: whoever adopts the job then knows that commands may run.
         self._tell({"type": "starting", "attempt": view.attempt})
@@ -290,6 +295,7 @@ class Steps:
             return self._start_failed([error])
         except LauncherError as error:
             return self._start_failed(getattr(error, "errors", [error]))
+        self._checkpoints.begin(self._fleet, self._file_systems())
         return [{"type": "following"}]
 
     def _start_failed(self, errors: list[Any]) -> list[Event]:
@@ -380,7 +386,17 @@ class Steps:
 
     def _collect(self) -> list[Event]:
         assert self._fleet is not None
-        return self._collecting.collect(self._fleet, self._view())
+        view = self._view()
+        there = [rank for rank in self._file_systems() if view.nodes[rank].lost_for_good is None]
+        try:
+            self._checkpoints.finish({rank: self._fleet.links[rank] for rank in there})
+        except LinkLost as error:
+            raise CollectFailed(f"the checkpoints could not be fetched: {error.what}", where=error.where) from error
+        return self._collecting.collect(self._fleet, view)
+
+    def _file_systems(self) -> list[int]:
+        """The first node of each file system."""
+        return [group[0] for group in self._view().groups]
 
     def _note(self, text: str) -> None:
         self._tell({"type": "note", "message": text})

@@ -37,7 +37,6 @@ def data_of(
         wrong.append("checkpoint_interval: there is no checkpoints_path to copy checkpoints to")
     if outputs.get("checkpoints") and checkpoints_path:
         wrong.append("outputs.checkpoints: checkpoints_path says already where the checkpoints go")
-    wrong += ["checkpoints_path: not in this version"] if checkpoints_path else []
     if wrong:
         raise UsageError("inputs or outputs cannot be used", problems=wrong, next_step="mend all of these")
     # What is published must be brought here first; checkpoints with a place of their own are not.

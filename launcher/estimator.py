@@ -13,7 +13,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher import api, arguments, training_job
 from launcher.arguments import Check
@@ -25,6 +25,9 @@ from launcher.planning import Request
 from launcher.session import Session, get_default_session
 from launcher.store import read_json
 from launcher.training_job import TrainingJob, warn
+
+if TYPE_CHECKING:
+    from launcher.tensorboard import TensorBoard
 
 CLOUD_ONLY = ("user_vpc_config", "resource_id", "spot_spec", "experiment_config", "instance_spec", "resource_type")
 """arguments of PAI's that have no meaning on machines of one's own"""
@@ -200,6 +203,17 @@ class Estimator:
     def tensorboard_data(self) -> str:
         """Where the latest job's TensorBoard logs are; as `model_data`."""
         return self._latest("there are no TensorBoard logs").data("tensorboard")
+
+    def tensorboard(self, wait: bool = True) -> TensorBoard:
+        """Start TensorBoard on what the latest job has written, also while it runs; ends with this program, or by `stop()`.
+
+        It answers when this returns, whatever ``wait`` says, which PAI has.  Raises RuntimeError where there is no job, and
+        UsageError where TensorBoard is not installed.
+        """
+        from launcher import tensorboard
+
+        job = self._latest("there are no TensorBoard logs")
+        return tensorboard.start(api.tensorboard_place(api.find(job.training_job_id)))
 
     def tensorboard(self, wait: bool = True) -> TensorBoard:
         """Start TensorBoard on what the latest job has written, also while it runs; ends with this program, or by `stop()`.

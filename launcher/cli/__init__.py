@@ -20,6 +20,7 @@ _COMMANDS = {
     "events": ("launcher.cli.watch", "Show what happened to a job, event by event."),
     "wait": ("launcher.cli.watch", "Wait for a job's end; exits as the job did."),
     "metrics": ("launcher.cli.metrics", "Show the numbers that a job's processes print, as they are collected."),
+    "tensorboard": ("launcher.cli.tensorboard", "Show a job's TensorBoard logs in a browser."),
     "list": ("launcher.cli.jobs", "List all jobs."),
     "status": ("launcher.cli.jobs", "Show where a job is, node by node."),
     "cancel": ("launcher.cli.jobs", "Stop a job everywhere."),

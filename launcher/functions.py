@@ -6,6 +6,7 @@ yours that this program has loaded.  On the way back no pickle is read: see `ret
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -177,6 +178,8 @@ def _is_namespace(name: str, folder: Path) -> bool:
 
 def _root(fn: Callable[..., Any]) -> Path | None:
     """The folder from which the function's module was imported; None for what is installed, or built in."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     name = getattr(fn, "__module__", None) or "__main__"
     module = sys.modules.get(name)
     if name == "__main__":

@@ -154,7 +154,9 @@ class TrainingJob:
         if problems:
             what = "what was collected is not whole any more"
             raise CollectFailed(what, where=str(self._folder.output), lines=problems, next_step="restore it, or train again")
-        if is_empty(self._folder.output / channel):
+        here = self._folder.output / channel
+        # Checkpoints that are kept elsewhere are not brought here.
+        if is_empty(here) and (here.is_dir() or str(here) == where):
             warn(f"{where} is empty: the command wrote nothing to $PAI_OUTPUT_{channel.upper()}, or it was not collected")
         return where
 

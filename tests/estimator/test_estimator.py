@@ -236,3 +236,16 @@ def test_what_an_estimator_is_given_arrives_at_the_command(office: Desk, tmp_pat
     assert (tmp_path / "kept" / job.training_job_id / "extra" / "copy").read_text() == "seen"
     assert job.describe()["labels"] == {"team": "x"}
     assert [(one["name"], one["value"]) for one in job.metrics] == [("loss", 0.5)]
+
+
+def test_checkpoints_that_are_kept_elsewhere(office: Desk, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """checkpoints_data() names that place; a second fit goes on from there."""
+    said = Estimator(
+        command="cat $PAI_OUTPUT_CHECKPOINTS/n 2>/dev/null || echo none; echo more >> $PAI_OUTPUT_CHECKPOINTS/n",
+        checkpoints_path=str(tmp_path / "kept"), instance_type="local",
+    )  # fmt: skip
+    said.fit(show_logs=False)
+    assert said.checkpoints_data() == f"{tmp_path}/kept/" and (tmp_path / "kept" / "n").read_text() == "more\n"
+    said.fit(show_logs=False)
+    assert office.log(0) == b"more\n" and (tmp_path / "kept" / "n").read_text() == "more\nmore\n"
+    assert not [str(one.message) for one in recwarn.list if "checkpoints" in str(one.message)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import subprocess
@@ -54,6 +55,8 @@ def test_a_module_of_ones_own_goes_along(office: Desk) -> None:
     """With keyword arguments, and the globals of the module."""
     assert launcher.run(remote_functions.scaled, ("ab",), {"by": 2}, show_logs=False) == [["abab", 0]]
     assert (office.folder() / "code" / "tests" / "estimator" / "remote_functions.py").is_file()
+    partial = functools.partial(remote_functions.scaled, "ab", by=2)
+    assert launcher.run(partial, nodes=2, show_logs=False) == [["abab", 0], ["abab", 1]]
 
 
 @pytest.mark.torch

@@ -215,17 +215,6 @@ class Estimator:
         job = self._latest("there are no TensorBoard logs")
         return tensorboard.start(api.tensorboard_place(api.find(job.training_job_id)))
 
-    def tensorboard(self, wait: bool = True) -> TensorBoard:
-        """Start TensorBoard on what the latest job has written, also while it runs; ends with this program, or by `stop()`.
-
-        It answers when this returns, whatever ``wait`` says, which PAI has.  Raises RuntimeError where there is no job, and
-        UsageError where TensorBoard is not installed.
-        """
-        from launcher import tensorboard
-
-        job = self._latest("there are no TensorBoard logs")
-        return tensorboard.start(api.tensorboard_place(api.find(job.training_job_id)))
-
     def job_name(self, job_name: str | None = None) -> str:
         """The name of a job that is run now; letters that make it unique are added to it."""
         base = job_name or self.base_job_name or type(self).__name__.lower()

@@ -6,13 +6,14 @@ PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-chec
 	--config-settings editable_mode=compat
 export PYTHON
 
-.PHONY: help demo test lint bench cluster slurm cluster-down clean
+.PHONY: help demo test lint docs docs-serve bench cluster slurm cluster-down clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo          train on two simulated nodes of this machine"
 	@echo "make test          lint, types and all tests, with the fake clusters (root on Debian; else that part is left out)"
 	@echo "make lint          ruff, mypy, vermin"
+	@echo "make docs          the pages as a site, in build/site; make docs-serve shows it while you write"
 	@echo "make cluster       start the fake cluster for use by hand; make slurm starts a fake Slurm; make cluster-down removes both"
 	@echo "make bench         the benchmarks against pdsh, clush, ssh, rsync, srun"
 	@echo "make clean         remove the fake clusters, .venv and caches"
@@ -27,6 +28,16 @@ test: .venv/with-dev
 
 lint: .venv/with-dev
 	@scripts/lint
+
+# What is said of mkdocs itself, and of its theme, is no fault of these pages.
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1
+
+docs: .venv/with-dev
+	@.venv/bin/mkdocs build --strict --quiet
+	@echo "The site is in build/site; begin with index.html"
+
+docs-serve: .venv/with-dev
+	@.venv/bin/mkdocs serve --strict --watch launcher --watch scripts
 
 bench: .venv/with-dev
 	@scripts/packages bench
@@ -63,5 +74,5 @@ clean:
 
 .venv/with-dev: pyproject.toml constraints.txt .venv/with-torch
 	@echo "Installing the development tools into .venv"
-	@$(PIP_INSTALL) --editable '.[torch,dev]'
+	@$(PIP_INSTALL) --editable '.[torch,dev,docs]'
 	@touch $@

@@ -98,9 +98,9 @@ def project(slurm: SlurmCluster) -> Path:
 
 def batch(slurm: SlurmCluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """sbatch in the folder, with this environment of Python; its output goes to out.log there."""
-    return slurm.run(
-        slurm.login, ["sbatch", "--parsable", "--output=out.log", *words], cwd=folder, env={"VENV": sys.prefix}, check=False
-    )
+    sbatch = ["sbatch", "--parsable", "--output=out.log", *words]
+    # Six interpreters load torch: on a busy machine that takes its time.
+    return slurm.run(slurm.login, sbatch, cwd=folder, env={"VENV": sys.prefix}, check=False, timeout=170)
 
 
 @pytest.mark.torch

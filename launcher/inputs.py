@@ -148,12 +148,15 @@ class Carrier:
         """
         begun = peer.ask("inputs_begin", digest=cargo.digest)
         try:
-            if not begun["same"]:
-                self._say(peer, cargo, int(begun["free"]))
+            if begun.get("same") is not True:
+                self._say(peer, cargo, begun.get("free"))
                 if not (uris.is_uri(cargo.source) and self._fetched_there(peer, cargo, python)):
                     self._send(peer, self._here(cargo), progress)
             progress(cargo.size, cargo.size)
-            return str(peer.ask("inputs_place", channel=self._channel, single=cargo.single, share=rank)["path"])
+            told = peer.ask("inputs_place", channel=self._channel, single=cargo.single, share=rank).get("path")
+            if not isinstance(told, str):
+                raise NodeUnusable("it does not say where the input is", where=peer.host.name)
+            return told
         except NodeUnusable:
             peer.ask("mirror_release")
             raise
@@ -163,7 +166,7 @@ class Carrier:
         begun = peer.ask("inputs_begin", digest=cargo.digest)
         try:
             here = self._here(cargo)
-            if not begun["same"]:
+            if begun.get("same") is not True:
                 self._send(peer, here, lambda done, total: None)
             peer.ask("inputs_restore", channel=self._channel)
         except NodeUnusable:
@@ -171,8 +174,9 @@ class Carrier:
             raise
         return here.entries
 
-    def _say(self, peer: Peer, cargo: Cargo, free: int) -> None:
-        self._once(f"input {self._channel}: {cargo.told()} for {peer.host.name} ({size_text(free)} are free there)")
+    def _say(self, peer: Peer, cargo: Cargo, free: object) -> None:
+        room = f" ({size_text(free)} are free there)" if isinstance(free, int) else ""
+        self._once(f"input {self._channel}: {cargo.told()} for {peer.host.name}{room}")
 
     def _once(self, text: str) -> None:
         with self._lock:
@@ -186,10 +190,10 @@ class Carrier:
             return False
         order: dict[str, Any] = {"uri": cargo.source, "single": cargo.single is not None, "files": dict(cargo.sizes)}
         told = peer.ask("inputs_fetch", python=python, digest=cargo.digest, **order)
-        if not told.get("fetched"):
+        if told.get("fetched") is not True:
             why = str(told.get("why", ""))[:300]
             self._once(f"input {self._channel}: {peer.host.name} cannot fetch it itself ({why}); it is fetched here and sent")
-        return bool(told.get("fetched"))
+        return told.get("fetched") is True
 
     def _here(self, cargo: Cargo) -> Cargo:
         """The content with its hashes: of a URI fetched to this machine, once for all nodes."""
@@ -208,7 +212,8 @@ class Carrier:
     def _send(self, peer: Peer, cargo: Cargo, progress: Progress) -> None:
         text = json.dumps({"digest": cargo.digest, "files": cargo.entries}, separators=(",", ":"))
         wanted = peer.ask("mirror_diff", feed=[zlib.compress(text.encode("ascii"), 1)])
-        need = [str(path) for path in wanted["need"]]
+        asked = wanted.get("need")
+        need = [str(path) for path in asked] if isinstance(asked, list) else ["nothing that has a name"]
         if not need:
             return
         strange = next((path for path in need if path not in cargo.sizes), None)

@@ -130,6 +130,8 @@ def parse(text: bytes) -> Manifest:
         for path in [file.path for file in manifest.files] + [link.path for link in manifest.links]:
             if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
                 raise ValueError(f"it names a file outside of its folder: {path!r}")
+        if not isinstance(manifest.made_by, dict) or not all(isinstance(link.target, str) for link in manifest.links):
+            raise ValueError("it has other values than a manifest")
         for file in manifest.files:
             if not isinstance(file.size, int) or not isinstance(file.sha256, str):
                 raise ValueError(f"it has no size or hash of {file.path}")

@@ -154,6 +154,10 @@ class Checkpoints:
         copied: dict[str, Entry] = {}
         for path, entry in entries.items():
             # One at a time: a checkpoint may be as large as the free space here.
+            free = shutil.disk_usage(self._parts).free
+            if entry["size"] > free:
+                what = f"{path} has {size_text(entry['size'])}, and {size_text(free)} are free here"
+                raise LauncherError(what, where=peer.host.name, next_step="make room in $LAUNCHER_HOME")
             arrived = fetch(peer, [(entry["path"], entry)], self._parts)
             part = part_of(self._parts, peer.rank, entry)
             sha256 = arrived.hashes.get(entry["path"])

@@ -40,6 +40,21 @@ def altered(mode: str, value: dict[str, Any]) -> dict[str, Any] | bytes:
         return {"id": value["id"], "ok": {**told, "entries": entries + links}}
     if mode == "types" and isinstance(told, dict) and "entries" in told:
         return {"id": value["id"], "ok": {**told, "entries": [{"path": 7, "size": "x"}, {"path": "model/a", "size": -1}, 3]}}
+    if mode == "free" and isinstance(told, dict) and "free" in told:
+        return {"id": value["id"], "ok": {"same": "no", "free": {"x": 1}}}
+    if mode == "needs" and isinstance(told, dict) and "need" in told:
+        return {"id": value["id"], "ok": {**told, "need": ["../../../../etc/passwd", "a"]}}
+    if mode == "no need" and isinstance(told, dict) and "need" in told:
+        return {"id": value["id"], "ok": {**told, "need": 7}}
+    if mode == "placed" and isinstance(told, dict) and list(told) == ["path"]:
+        return {"id": value["id"], "ok": {"path": ["x"]}}
+    if mode == "checkpoints" and isinstance(told, dict) and "entries" in told:
+        names = ["checkpoints/../../../up", "checkpoints//x", "checkpoints/\0", "checkpoints/..", "/abs", "../up"]
+        entries = [{"path": name, "size": 4, "mtime": 0, "mode": 0o600} for name in names]
+        odd = [{"path": "checkpoints/s", "size": "x"}, {"path": "checkpoints/n", "size": -1, "mtime": [1]}]
+        return {"id": value["id"], "ok": {**told, "entries": [*told["entries"], *entries, *odd]}}
+    if mode == "endless" and isinstance(told, dict) and "entries" in told:
+        return {"id": value["id"], "ok": {**told, "entries": [{"path": "checkpoints/big", "size": 1 << 60, "mtime": 0}]}}
     return value
 
 

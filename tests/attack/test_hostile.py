@@ -39,6 +39,50 @@ def test_a_node_that_lies_fails_its_job_with_a_sentence(nodes: Nodes, mode: str,
     nodes.nothing_left()
 
 
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        ("needs", "b: it wants a file that is not of this input: '../../../../etc/passwd'"),
+        ("no need", "b: it wants a file that is not of this input"),
+        ("placed", "b: it does not say where the input is"),
+    ],
+)
+def test_a_node_gets_no_file_that_is_not_of_the_input(nodes: Nodes, mode: str, sentence: str) -> None:
+    """Whatever it says that it lacks."""
+    data = nodes.folder / "data"
+    data.mkdir()
+    (data / "a").write_text("a")
+    lie(nodes, mode)
+    done = nodes.desk.submit("--input", f"x={data}", "--command", "true", check=69)
+    assert sentence in done.stderr
+    nodes.nothing_left()
+
+
+def test_odd_answers_about_room_change_nothing(nodes: Nodes) -> None:
+    """They are only told."""
+    data = nodes.folder / "data"
+    data.mkdir()
+    (data / "a").write_text("a")
+    lie(nodes, "free")
+    nodes.desk.submit("--input", f"x={data}", "--command", "cat $PAI_INPUT_X/a")
+
+
+def test_checkpoints_that_would_lie_elsewhere_are_not_copied(nodes: Nodes) -> None:
+    """Names that lead out, and sizes that are none; the others are copied."""
+    lie(nodes, "checkpoints")
+    place, before = nodes.folder / "kept", outside(nodes)
+    nodes.desk.submit("--checkpoints-path", str(place), "--command", "echo x > $PAI_OUTPUT_CHECKPOINTS/$RANK")
+    assert sorted(path.name for path in place.iterdir()) == ["0", "1", "launcher-manifest.json"]
+    assert outside(nodes) - {"kept"} == before
+
+
+def test_a_checkpoint_larger_than_this_machine_is_refused(nodes: Nodes) -> None:
+    """Before a byte of it is taken."""
+    lie(nodes, "endless")
+    done = nodes.desk.submit("--checkpoints-path", str(nodes.folder / "kept"), "--command", "true", check=69)
+    assert "big has" in done.stderr and "are free here" in done.stderr
+
+
 def test_outputs_that_would_lie_elsewhere_are_left_where_they_are(nodes: Nodes) -> None:
     """Names that lead out, links that do, impossible ones."""
     lie(nodes, "listing")

@@ -210,6 +210,14 @@ def _synced(event: Mapping[str, Any], view: View) -> str | None:
     return f"code is in place: {files} file{'s' * (files > 1)}, {size} sent"
 
 
+def _prepared(event: Mapping[str, Any], view: View) -> str | None:
+    layers = [entry["layer"] for entry in event["nodes"] if "layer" in entry]
+    if not layers:
+        return None
+    built = [layer["seconds"] for layer in layers if layer["built"]]
+    return f"requirements are in place: {f'installed in {max(built):.0f} s' if built else 'kept from an earlier job'}"
+
+
 def _master(event: Mapping[str, Any], view: View) -> str:
     interfaces = sorted({name for name in event["interfaces"].values() if name})
     via = f" via {', '.join(interfaces)}" if interfaces else ""
@@ -277,6 +285,7 @@ def _collected(event: Mapping[str, Any], view: View) -> str | None:
 _SENTENCES: dict[str, Callable[[Mapping[str, Any], View], str | None]] = {
     "reached": _reached,
     "synced": _synced,
+    "prepared": _prepared,
     "master": _master,
     "following": lambda event, view: "running" if not event.get("adopted") else "following again",
     "agent": _agent,

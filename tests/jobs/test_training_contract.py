@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
 
+import pip
 import pytest
 
 from tests.agent.wheels import blocking_project, wheel
+from tests.cluster import engine
 from tests.jobs.desk import Desk, eventually, living
 
 
@@ -56,7 +59,7 @@ def test_the_source_folders_requirements_are_there_before_the_command(
     """In the interpreter of PATH, as programs, and for the programs of the environment below; the next job finds them."""
     desk: Desk = request.getfixturevalue(kind)
     two = ("--hosts", "node1,node2") if kind == "remote" else ("--nodes", "2")
-    show = "addon-run; python -c 'import addon, torch; print(addon.VERSION)'; "
+    show = "addon-run; python -c 'import addon, pytest; print(addon.VERSION)'; "
     show += '"$(head -1 $(command -v torchrun) | cut -c3-)" -c "import addon; print(addon.VERSION)"; '
     show += "echo $PYTHONPATH | grep -c :/mine"
     done = desk.submit(*two, "--env", "PYTHONPATH=/mine", "--source-dir", str(source), "--command", show)
@@ -66,7 +69,8 @@ def test_the_source_folders_requirements_are_there_before_the_command(
     assert "Successfully installed addon-1.5" in (desk.folder() / "prepare" / "requirements-node-0.log").read_text()
     told = {event["type"]: event for event in desk.events()}["prepared"]["nodes"]
     assert [entry["layer"]["built"] for entry in told] == [True, True]
-    desk.submit(*two, "--source-dir", str(source), "--", "addon-run")
+    done = desk.submit(*two, "--source-dir", str(source), "--", "addon-run")
+    assert "requirements are in place: kept from an earlier job" in done.stderr
     told = {event["type"]: event for event in desk.events()}["prepared"]["nodes"]
     assert [entry["layer"]["built"] for entry in told] == [False, False] and not (desk.folder() / "prepare").exists()
     assert desk.log(1) == b"addon 1.5\n"
@@ -109,6 +113,19 @@ def test_a_node_without_pip_says_what_to_install(remote: Desk, source: Path) -> 
     """node3 is a Debian with Python alone."""
     done = remote.submit("--hosts", "node3", "--source-dir", str(source), "--", "addon-run", check=69)
     assert "node3: /usr/bin/python3 has no pip" in done.stderr and "apt install python3-pip" in done.stderr
+
+
+@pytest.mark.cluster
+def test_inside_a_container_the_requirements_come_over_its_image(local: Desk, source: Path) -> None:
+    """The image's own interpreter installs them; here it has no pip, so one is brought along."""
+    engine.ensure_engine()
+    image = engine.ensure_images(["bookworm"])["bookworm"]
+    shutil.copytree(Path(pip.__file__).parent, source / "tools" / "pip", ignore=shutil.ignore_patterns("__pycache__"))
+    said = ("--image", f"docker://{image}", "--env", "PYTHONPATH=/ml/usercode/tools", "--source-dir", str(source))
+    local.submit("--nodes", "2", *said, "--command", "addon-run; command -v python3")
+    for node in (0, 1):
+        first, second = local.log(node).decode().splitlines()
+        assert first == "addon 1.5" and second.startswith(f"{local.home}/node/layers/")
 
 
 def test_a_cancel_ends_an_installation_that_does_not_listen(local: Desk, source: Path, tmp_path: Path) -> None:

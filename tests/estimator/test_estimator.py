@@ -53,7 +53,7 @@ def test_two_fits_are_two_jobs(office: Desk, capfd: pytest.CaptureFixture[str]) 
     said.wait(all_jobs=True)
     table = capfd.readouterr().out.splitlines()[-3:]
     assert [line.split()[:2] for line in table[1:]] == [[job.training_job_id, "Succeed"] for job in (first, second)]
-    assert [job.training_job_id for job in TrainingJob.list()] == [first.training_job_id, second.training_job_id]
+    assert {job.training_job_id for job in TrainingJob.list()} == {first.training_job_id, second.training_job_id}
     assert TrainingJob.list("Failed") == []
 
 

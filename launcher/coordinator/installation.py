@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from posixpath import dirname
 from typing import TYPE_CHECKING, Any
 
 from launcher import environments
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _TOLD_SECONDS = 0.5
 _LAST_LINES = 15
+_WHOLE: dict[str, Any] = {"python": str, "bin": str, "site": str, "built": bool, "seconds": (int, float), "programs": dict}
+"""what is told of a layer"""
 _CONTAINER_FREE = ("MASTER_ADDR", "MASTER_PORT")
 """variables of the user's that are not there yet"""
 _STEPS = (
@@ -58,8 +61,7 @@ class Installation:
             missing = [rank for rank in some if rank in found and not found[rank]]
             found |= self._all(missing, build=True) if missing else {}
         self._check(found)
-        kept = ("python", "bin", "site", "built", "seconds")
-        told = {rank: {key: made[key] for key in kept} for rank, made in found.items()}
+        told = {rank: {key: value for key, value in made.items() if key != "programs"} for rank, made in found.items()}
         return {rank: {"layer": told[rank if rank in told else 0]} for rank in work.facts}
 
     def _all(self, ranks: Sequence[int], *, build: bool) -> dict[int, dict[str, Any]]:
@@ -74,21 +76,22 @@ class Installation:
     def _ask(self, link: Link, *, build: bool) -> dict[str, Any]:
         rank = link.rank
         reply = link.ask("layer_build", on_data=lambda _, __, chunk: self._log.take(rank, chunk), **self._request(rank, build))
-        made = reply["layer"]
-        if made is None or "error" in made:
-            raise self._failed(rank, made or {}, reply["status"])
+        told = reply["layer"]
+        if told == {} and not build:
+            return {}
+        if not isinstance(told, dict) or not all(isinstance(told.get(key), kind) for key, kind in _WHOLE.items()):
+            raise self._failed(rank, told if isinstance(told, dict) else {}, reply["status"])
         if build:
             self._log.ended(rank)
-        return dict(made)
+        return {key: told[key] for key in _WHOLE}
 
     def _request(self, rank: int, build: bool) -> dict[str, Any]:
         work, asked = self._work, self._asked
         facts, image = work.facts[rank], work.made.get(rank, {}).get("image", {})
-        job_dir = Path(str(facts["job_dir"]))
-        layers = job_dir.parents[1] / "layers"
-        python = str(image.get("python") or facts["python"])
-        argv = [python, str(layers / "asked" / f"{work.plan.job_id}-{rank}" / "build.py")]
-        place = environment.place_of(work.plan, rank, facts, image, purpose="requirements", mounts=(str(layers),))
+        layers = f"{dirname(dirname(str(facts['job_dir'])))}/layers"
+        python = str(image.get("python") or facts["python"] or "python3")
+        argv = [python, f"{layers}/asked/{work.plan.job_id}-{rank}/build.py"]
+        place = environment.place_of(work.plan, rank, facts, image, purpose="requirements", mounts=(layers,))
         variables = {name: value for name, value in work.environment(rank).items() if name not in _CONTAINER_FREE}
         wrapped = environments.wrap(environment.environment_of(work.plan), argv, variables, place)
         order = {
@@ -104,9 +107,9 @@ class Installation:
 
     def _failed(self, rank: int, told: Mapping[str, Any], status: int) -> layer.NotInstalled:
         lines = self._log.last_lines(rank)
-        what = str(told.get("error") or f"the installation of the requirements ended with exit status {status}")
+        what = _plain(told.get("error") or f"the installation of the requirements ended with exit status {status}")
         said = "\n".join(lines)
-        step = told.get("step") or next((step for words, step in _STEPS if any(word in said for word in words)), "")
+        step = _plain(told.get("step") or "") or next((step for words, step in _STEPS if any(word in said for word in words)), "")
         step = str(step or "mend the requirements; `requirements: []` in a job file, or --requirement '', installs nothing")
         step = f"{step}; all it said: {self._log.path(rank)}"
         return layer.NotInstalled(what, where=self._where(rank), lines=lines, next_step=step)
@@ -125,6 +128,11 @@ class Installation:
 
     def _where(self, rank: int) -> str:
         return "this machine" if self._work.plan.backend == "local" else self._work.plan.nodes[rank].host.name
+
+
+def _plain(said: Any) -> str:
+    """Words of a node as they may stand in a terminal."""
+    return "".join(letter for letter in str(said) if letter.isprintable())
 
 
 class _Log:
@@ -178,7 +186,7 @@ class _Log:
     def last_lines(self, rank: int) -> list[str]:
         """The last lines that one of them printed."""
         lines = self._last.get(rank, b"").decode(errors="replace").splitlines()
-        return ["".join(c for c in line if c.isprintable()) for line in lines if line.strip()][-_LAST_LINES:]
+        return [_plain(line) for line in lines if line.strip()][-_LAST_LINES:]
 
     def close(self) -> None:
         with self._lock:

@@ -244,7 +244,9 @@ class JobYaml(_Strict):
     hosts: HostList | None = Field(default=None, description="Hosts to run on, by name; the first is node 0.")
     exclude: HostList | None = Field(default=None, description="Hosts not to run on, by name.")
     instance_type: Text | None = Field(default=None, description="Run on hosts with this label.")
-    image: Text | None = Field(default=None, description="The environment to run in: a name of the cluster file's images, or a URI.")
+    image: Text | None = Field(
+        default=None, description="The environment to run in: a name of the cluster file's images, or a URI."
+    )
     source_dir: Text | None = Field(default=None, description="The folder that is sent to the nodes.")
     command: CommandText | None = Field(
         default=None, description="A text for `sh -c`, verbatim, or a list of words; run once per node."

@@ -58,7 +58,8 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     nodes = () if queued else _with_env(nodes_of(settings, cluster, warnings), own_env)
     template = _host_with_env(template_of(settings, cluster), own_env) if queued else None
     user = user_environment(request, job, settings, environment)
-    spec = requeued(settings, cluster, spec_of(settings, command, user, count_of(settings, warnings) if queued else len(nodes), warnings))
+    count = count_of(settings, warnings) if queued else len(nodes)
+    spec = requeued(settings, cluster, spec_of(settings, command, user, count, warnings))
     told = training_of(request, job, settings)
     spec = dataclasses.replace(spec, **told.shown)
     spec = dataclasses.replace(spec, **data_of(request, job, settings, cluster.backend, spec.nodes or 1, spec.collect))

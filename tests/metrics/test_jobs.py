@@ -12,7 +12,9 @@ import pytest
 
 from launcher import api
 from launcher.store import Folder
+from tests.cluster.slurm.handle import SlurmCluster
 from tests.jobs.desk import Desk, eventually
+from tests.slurm.desk import Desk as SlurmDesk
 
 LOSS = r"loss=loss=(\S+)"
 
@@ -82,3 +84,14 @@ def test_metrics_over_ssh(tmp_path: Path, request: pytest.FixtureRequest) -> Non
     desk.submit("--nodes", "2", "--metric", LOSS, "--command", "echo loss=$RANK")
     assert sorted(one["value"] for one in api.metrics(Folder(desk.folder()))) == [0.0, 1.0]
     desk.end_everything()
+
+
+def test_metrics_in_slurms_queue(slurm: SlurmCluster) -> None:
+    """Collected by the batch step; the wizard finds the partitions there."""
+    desk = SlurmDesk(slurm, XDG_CONFIG_HOME=str(slurm.shared / "config"))
+    desk.run("submit", "--backend", "slurm", "--nodes", "2", "--metric", LOSS, "--command", "echo loss=$RANK")
+    lines = [json.loads(line) for line in desk.run("metrics", "latest", "-o", "json").stdout.splitlines()]
+    assert sorted((one["node"], one["value"]) for one in lines) == [(0, 0.0), (1, 1.0)]
+    found = desk.run("config", "--yes", "--name", "hpc", "--gpus", "1").stderr
+    assert "backend: slurm" in found and "partition: normal" in found
+    assert "hpc" in desk.run("config", "show").stdout

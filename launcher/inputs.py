@@ -168,7 +168,7 @@ class Carrier:
             here = self._here(cargo)
             if begun.get("same") is not True:
                 self._send(peer, here, lambda done, total: None)
-            peer.ask("inputs_restore", channel=self._channel)
+            peer.ask("inputs_restore")
         except NodeUnusable:
             peer.ask("mirror_release")
             raise

@@ -120,11 +120,11 @@ def place(session, request):
 
 
 def restore(session, request):
-    """{channel}: move the locked content into an output channel of the job, where the command may change it."""
+    """Move the locked content into the job's checkpoints, where the command may change it."""
     import shutil
 
     held = mirror.current(session)
-    target = os.path.join(session.layout.output(session.job), session.layout.channel(request["channel"]))
+    target = os.path.join(session.layout.output(session.job), "checkpoints")
     os.makedirs(target, exist_ok=True)
     for path in sorted(held.manifest["files"]):
         at = os.path.join(os.fsencode(target), raw(path))

@@ -49,10 +49,6 @@ class Layout:
     def output(self, job_id):
         return os.path.join(self.job(job_id), "output")
 
-    def channel(self, name):
-        """An output channel's name, if it is a plain one."""
-        return _checked(name)
-
     def config(self, job_id):
         return os.path.join(self.job(job_id), "input", "config")
 

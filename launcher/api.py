@@ -21,8 +21,6 @@ from launcher.store import Folder, Store, read_json, write_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pathlib import Path
-
     from launcher.backends.detached import Prepared
     from launcher.backends.standing import Standing
     from launcher.model import Plan
@@ -268,18 +266,6 @@ def tensorboard_place(folder: Folder) -> Path:
     """The folder that TensorBoard is to read: what was collected, or, while a job on simulated nodes runs, what it writes."""
     from pathlib import Path
 
-    from pathlib import Path
-
-    collected = folder.output / "tensorboard"
-    if not collected.exists() and (read_json(folder.plan) or {}).get("backend") == "local":
-        reached = [node for event in folder.read_events() if event["type"] == "reached" for node in event["nodes"]]
-        written = Path(reached[-1]["job_dir"]) / "output" / "tensorboard" if reached else collected
-        return written if written.exists() else collected
-    return collected
-
-
-def tensorboard_place(folder: Folder) -> Path:
-    """The folder that TensorBoard is to read: what was collected, or, while a job on simulated nodes runs, what it writes."""
     collected = folder.output / "tensorboard"
     if not collected.exists() and (read_json(folder.plan) or {}).get("backend") == "local":
         reached = [node for event in folder.read_events() if event["type"] == "reached" for node in event["nodes"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from markdown_it import MarkdownIt
 
 from tests.docs.pages import PAGES, ROOT, text_of
 
-LANGUAGES = {"sh": "shell", "yaml": "yaml", "python": "python", "json": "json", "text": "output", "dockerfile": "?"}
+LANGUAGES = {"sh": "shell", "yaml": "yaml", "python": "python", "json": "json", "text": "output"}
 """language of a fenced block -> its kind"""
 _GUESSES = {
     "python": r"(import|from|def) ",
@@ -69,7 +70,8 @@ def _guess(text: str) -> str:
     return next((kind for kind, first in _GUESSES.items() if re.match(first, text)), "?")
 
 
-def all_blocks() -> list[Block]:
+@functools.cache
+def all_blocks() -> tuple[Block, ...]:
     """The blocks of docs/ and of the READMEs."""
     names = [str(page.relative_to(ROOT)) for page in PAGES]
-    return [block for name in names if name.startswith(("docs/", "README")) for block in of_page(name)]
+    return tuple(block for name in names if name.startswith(("docs/", "README")) for block in of_page(name))

@@ -282,6 +282,10 @@ def _collected(event: Mapping[str, Any], view: View) -> str | None:
     return "\n".join(lines) or None
 
 
+def _published(event: Mapping[str, Any]) -> str:
+    return f"published {event['files']} file{'s' * (event['files'] != 1)} to {', '.join(event['targets'])}"
+
+
 _SENTENCES: dict[str, Callable[[Mapping[str, Any], View], str | None]] = {
     "reached": _reached,
     "synced": _synced,
@@ -301,7 +305,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any], View], str | None]] = {
     "stopping": _stopping,
     "collecting": lambda event, view: "collecting the outputs",
     "collected": _collected,
-    "published": lambda event, view: f"published {event['files']} file{'s' * (event['files'] != 1)} to {', '.join(event['targets'])}",
+    "published": lambda event, view: _published(event),
     "publish failed": lambda event, view: f"the outputs could not be published: {event['message']}",
     "collect failed": lambda event, view: f"the outputs could not be collected: {event['message']}",
 }

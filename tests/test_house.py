@@ -50,8 +50,8 @@ NEIGHBOURS = {
     ("transports", "slurm"),
     ("verdict", "policy"),
 }
-ACTING = {"coordinator", "fleet", "link", "bootstrap", "transports", "sync", "rsync", "incoming", "outputs", "inputs", "diagnosis",
-          "replica", "reply", "cleaning"}
+ACTING = {"coordinator", "fleet", "link", "bootstrap", "transports", "sync", "rsync", "incoming", "outputs", "inputs",
+          "diagnosis", "replica", "reply", "cleaning"}
 """what acts on nodes: the asking half meets it in the job folder alone"""
 
 

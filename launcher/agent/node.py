@@ -207,7 +207,8 @@ def sweep(session, request):
 
     victims = ours()
     left = procs.end(ours, lambda: None) if victims else []
-    if any([container.remove(spool) for spool in spools]):
+    removed = [spool for spool in spools if container.remove(spool)]
+    if removed:
         left = procs.end(ours, lambda: None)
     if request.get("remove"):
         _remove(job)

@@ -91,7 +91,7 @@ class Workers:
         return container.below(self._command, self._marks) if self._marks else procs.descendants(self._command)
 
     def _roots(self):
-        return self._marks and container.roots(self._command, self._marks) or [self._command]
+        return (container.roots(self._command, self._marks) if self._marks else []) or [self._command]
 
     def gather(self):
         """Note the workers that have ended since the last time."""

@@ -61,7 +61,7 @@ class S3:
     def put(self, key: str, content: bytes) -> None:
         self.client().put_object(Bucket=self.bucket, Key=key, Body=content)
 
-    def keys(self, prefix: str = "") -> dict[str, int]:
+    def objects(self, prefix: str = "") -> dict[str, int]:
         """{key: size} of what is in the bucket."""
         told = self.client().list_objects_v2(Bucket=self.bucket, Prefix=prefix)
         return {entry["Key"]: entry["Size"] for entry in told.get("Contents", [])}

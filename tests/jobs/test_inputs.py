@@ -37,7 +37,8 @@ def test_every_node_reads_all_of_a_channel_and_its_share_of_another(desk: Desk, 
 
 def test_a_job_file_says_the_same(local: Desk, data: Path) -> None:
     """Paths are relative to it, and a flag wins for its channel."""
-    text = "inputs: {train: data, part: {source: data, shard: true}}\nnodes: 2\ncommand: cat $PAI_INPUT_TRAIN; ls $PAI_INPUT_PART/.\n"
+    channels = "inputs: {train: data, part: {source: data, shard: true}}\n"
+    text = channels + "nodes: 2\ncommand: cat $PAI_INPUT_TRAIN; ls $PAI_INPUT_PART/.\n"
     (data.parent / "job.yaml").write_text(text)
     done = local.submit("--input", f"train={data / 'a'}", str(data.parent / "job.yaml"), cwd="/")
     assert {"[0] a", "[1] a", "[1] b", "[0] sub"} <= set(done.stdout.splitlines())

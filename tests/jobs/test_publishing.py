@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.s3 import SECRET, S3
+from tests.data.s3 import S3, SECRET
 from tests.jobs.desk import Desk, eventually
 
 WAITS = "while [ ! -e GO ]; do sleep 0.05; done"
@@ -45,7 +45,7 @@ def test_outputs_go_to_a_bucket_and_no_secret_stays(local: Desk, s3: S3) -> None
     done = local.submit(*options, "--command", WRITES, env=s3.environment)
     job = local.folder().name
     assert done.stdout.splitlines()[-1] == f"{uri}/{job}/model/"
-    assert set(s3.keys()) == {
+    assert set(s3.objects()) == {
         f"runs/{job}/model/m", f"runs/{job}/samples/s", f"runs/{job}/model.json", "tb/t", "tb/launcher-manifest.json",
     }  # fmt: skip
     told = local.json("status", "latest")
@@ -61,7 +61,8 @@ def test_outputs_go_to_a_bucket_and_no_secret_stays(local: Desk, s3: S3) -> None
 
 def test_what_could_not_be_published_is_sent_by_resume_without_training_again(local: Desk, s3: S3, falling: S3) -> None:
     """The server is gone when the training ends; the outputs are whole here, and the second time another answers."""
-    counted = f"echo x >> {local.home.parent}/trained; {WAITS.replace('GO', str(local.home.parent / 'go'))}; {WRITES.partition(';')[0]}"
+    waits = WAITS.replace("GO", str(local.home.parent / "go"))
+    counted = f"echo x >> {local.home.parent}/trained; {waits}; {WRITES.partition(';')[0]}"
     job = local.detach("--output-path", f"s3://{s3.bucket}/r", "--command", counted, env=falling.environment)
     falling.stop()
     (local.home.parent / "go").touch()
@@ -71,11 +72,13 @@ def test_what_could_not_be_published_is_sent_by_resume_without_training_again(lo
     assert (told["status"], told["reason_code"]) == ("Failed", "PublishFailed")
     assert told["model_data"] == str(local.folder() / "output" / "model")
     assert local.run("resume", "latest", env=s3.environment).stdout.splitlines()[-1] == f"s3://{s3.bucket}/r/{job}/model/"
-    assert f"r/{job}/model.json" in s3.keys()
+    assert f"r/{job}/model.json" in s3.objects()
     assert (local.home.parent / "trained").read_text() == "x\n"
 
 
-def test_a_cancel_while_outputs_are_published_ends_that_and_resume_goes_on(local: Desk, tmp_path: Path, s3: S3, falling: S3) -> None:
+def test_a_cancel_while_outputs_are_published_ends_that_and_resume_goes_on(
+    local: Desk, tmp_path: Path, s3: S3, falling: S3
+) -> None:
     """Nobody answers; the job is Terminated, its outputs are here."""
     patient = {**falling.environment, "AWS_MAX_ATTEMPTS": "20"}
     command = f"{WAITS.replace('GO', str(tmp_path / 'go'))}; echo m > $PAI_OUTPUT_MODEL/m"
@@ -86,7 +89,7 @@ def test_a_cancel_while_outputs_are_published_ends_that_and_resume_goes_on(local
     local.run("cancel", job)
     assert local.json("status", job)["status"] == "Terminated"
     local.run("resume", job, env=s3.environment)
-    assert eventually(lambda: f"r/{job}/model.json" in s3.keys(), "published")
+    assert eventually(lambda: f"r/{job}/model.json" in s3.objects(), "published")
 
 
 def test_a_model_is_copied_once_and_over_nothing_else(local: Desk, tmp_path: Path) -> None:
@@ -119,7 +122,10 @@ def test_a_place_that_cannot_be_written_to_is_said_before_the_command_runs(local
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--output-path", "s3://bucket/x?token=abc"), "output_path: s3://bucket/x?****: a secret (token=…) must not stand in a URI"),
+        (
+            ("--output-path", "s3://bucket/x?token=abc"),
+            "output_path: s3://bucket/x?****: a secret (token=…) must not stand in a URI",
+        ),
         (("--output-path", "ftp://me:pw@host/x"), "output_path: ftp://****@host/x: a password must not stand in a URI"),
         (("--output-path", "nosuch://x/y"), "no such protocol: nosuch"),
         (("--output-path", "https://host/x"), "nothing can be written to https://"),

@@ -26,5 +26,6 @@ def test_neither_mocks_nor_yaml_are_loaded() -> None:
 def test_a_fabric_yaml_is_read_all_the_same(tmp_path: Path) -> None:
     """By the real PyYAML, once it is needed."""
     (tmp_path / "fabric.yaml").write_text("user: hugo\nconnect_kwargs: {look_for_keys: false}\n")
-    script = "c = fabric.Config(project_location=sys.argv[1], lazy=True); c.load_project(); print(c.user, c.connect_kwargs.look_for_keys)"
+    script = "c = fabric.Config(project_location=sys.argv[1], lazy=True)\nc.load_project()\n"
+    script += "print(c.user, c.connect_kwargs.look_for_keys)"
     assert told(script, str(tmp_path)) == "hugo False"

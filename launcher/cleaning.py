@@ -1,8 +1,8 @@
 """What finished jobs left behind, here and on the nodes: found first, removed after a yes.
 
-On a node: directories of jobs that have ended, living processes that carry such a job's id, and installed requirements
-that no job has asked for in a long time.  Here: the copy of the
-code that a job took along; its logs, events and outputs stay.  Jobs this machine did not submit are left alone, and so
+On a node: directories of jobs that have ended, living processes that carry such a job's id, and what is kept for later jobs
+and none has wanted in a long time (requirements, data, agents of other versions).  Here: the copy of the code that a job
+took along; its logs, events and outputs stay.  Jobs this machine did not submit are left alone, and so
 are outputs that could not be collected, unless the job is named.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from launcher.bootstrap import agent_name
 from launcher.errors import NodeError
 from launcher.link import Address, Link
 from launcher.model import Host, Plan, SshOptions, from_json
@@ -22,8 +23,8 @@ from launcher.policy import View, fold
 from launcher.store import Folder, read_json
 from launcher.transports.gateways import SshWay
 
-LAYER_DAYS = 30
-"""installed requirements are kept for so long after a job asked for them"""
+KEPT_DAYS = 30
+"""what is kept for later jobs stays for so long after the last one that wanted it"""
 
 Ways = Mapping[SshOptions, SshWay]
 
@@ -53,8 +54,8 @@ class Findings:
     here: list[Path] = field(default_factory=list)
     there: dict[str, list[tuple[Machine, str, bool]]] = field(default_factory=dict)
     """{host name: (machine, job id, whether processes of it live)}"""
-    layers: dict[str, list[tuple[Machine, str, int]]] = field(default_factory=dict)
-    """{host name: (machine, key of installed requirements, days since a job asked for them)}"""
+    stores: dict[str, list[tuple[Machine, str, str, int]]] = field(default_factory=dict)
+    """{host name: (machine, store, key in it, days since a job wanted it)}; stores are `layers`, `inputs` and `agents`"""
     kept: list[str] = field(default_factory=list)
     """sentences about what is left alone, and why"""
     errors: list[NodeError] = field(default_factory=list)
@@ -62,7 +63,7 @@ class Findings:
 
     @property
     def empty(self) -> bool:
-        return not self.here and not any(self.there.values()) and not any(self.layers.values())
+        return not self.here and not any(self.there.values()) and not any(self.stores.values())
 
 
 def look(folders: Iterable[Folder], named: bool) -> Findings:
@@ -85,7 +86,7 @@ def look(folders: Iterable[Folder], named: bool) -> Findings:
         for machine in _machines(from_json(Plan, plan), view, found.kept):
             host = machine.host
             machines[machine.backend, host.address, host.user, host.port, host.workdir, machine.options.config] = machine
-    _look_there(list(machines.values()), ended, found, layers=not named)
+    _look_there(list(machines.values()), ended, found, stores=not named)
     return found
 
 
@@ -111,7 +112,7 @@ def _machines(plan: Plan, view: View, kept: list[str]) -> list[Machine]:
     return [Machine("local", replace(host, name=workdir, address="localhost"), plan.ssh) for workdir, host in shared.items()]
 
 
-def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findings, *, layers: bool) -> None:
+def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findings, *, stores: bool) -> None:
     lock = threading.Lock()
     ways = _ways(machines)
 
@@ -120,7 +121,7 @@ def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findi
         try:
             link.connect(python=machine.host.python, venv=machine.host.venv)
             jobs = link.ask("node_jobs")["jobs"]
-            old = link.ask("layer_old", days=LAYER_DAYS)["layers"] if layers else {}
+            old = link.ask("store_old", days=KEPT_DAYS, agent=agent_name())["stores"] if stores else {}
         except NodeError as error:
             with lock:
                 found.errors.append(error)
@@ -130,11 +131,13 @@ def _look_there(machines: list[Machine], ended: Mapping[str, View], found: Findi
         mine = [(machine, job, bool(told["alive"])) for job, told in sorted(jobs.items()) if job in ended]
         with lock:
             found.there.setdefault(machine.host.name, []).extend(mine)
-            found.layers.setdefault(machine.host.name, []).extend((machine, key, int(days)) for key, days in sorted(old.items()))
+            found.stores.setdefault(machine.host.name, []).extend(
+                (machine, store, key, int(days)) for store, ages in sorted(old.items()) for key, days in sorted(ages.items())
+            )
 
     _in_threads(one, machines)
     found.there = {name: entries for name, entries in sorted(found.there.items()) if entries}
-    found.layers = {name: entries for name, entries in sorted(found.layers.items()) if entries}
+    found.stores = {name: entries for name, entries in sorted(found.stores.items()) if entries}
 
 
 def remove(found: Findings) -> list[NodeError]:
@@ -144,7 +147,7 @@ def remove(found: Findings) -> list[NodeError]:
         shutil.rmtree(path, ignore_errors=True)
 
     tasks: list[list[Task]] = [[_sweep(machine, job) for machine, job, _ in entries] for entries in found.there.values()]
-    tasks += [[_drop(machine, key) for machine, key, _ in entries] for entries in found.layers.values()]
+    tasks += [[_drop(machine, store, key) for machine, store, key, _ in entries] for entries in found.stores.values()]
     ways = _ways(machine for entries in tasks for machine, _, _ in entries)
 
     def one(entries: list[Task]) -> None:
@@ -167,8 +170,8 @@ def _sweep(machine: Machine, job: str) -> Task:
     return machine, job, {"op": "node_sweep", "marks": {"LAUNCHER_JOB_ID": job}, "remove": True}
 
 
-def _drop(machine: Machine, key: str) -> Task:
-    return machine, "launcher-gc", {"op": "layer_drop", "keys": [key]}
+def _drop(machine: Machine, store: str, key: str) -> Task:
+    return machine, "launcher-gc", {"op": "store_drop", "store": store, "key": key}
 
 
 def _ways(machines: Iterable[Machine]) -> Ways:

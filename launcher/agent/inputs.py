@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 
-from launcher.agent import lean, mirror
+from launcher.agent import lean, mirror, stores
 from launcher.agent.wire import raw
 
 _FETCH = r"""
@@ -114,6 +114,7 @@ def place(session, request):
     """{channel, single: name or None, share: rank or None}: link the locked content into the job's folder: {path}."""
     held = mirror.current(session)
     _set_mode(held, 0o555)
+    stores.want(held.mirror)
     path = _link(session, request, held.tree)
     mirror.release(session, {})
     return {"path": os.path.join(path, request["single"]) if request.get("single") else path}

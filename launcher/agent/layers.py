@@ -42,44 +42,6 @@ def build(session, request):
         _remove(folder)
 
 
-def old(session, request):
-    """{layers: {key: days since a job asked for it}} of those that none has asked for in so many ``days``, and none runs with."""
-    import time
-
-    top = os.path.join(session.layout.root, "layers")
-    found = {}
-    for key in _entries(top):
-        try:
-            age = (time.time() - os.stat(os.path.join(top, key, "used")).st_mtime) / 86400
-        except OSError:
-            # It is being built for the first time, or was never finished.
-            age = (time.time() - os.stat(os.path.join(top, key)).st_mtime) / 86400
-        if key != "asked" and age >= request["days"] and not _in_use(key):
-            found[key] = int(age)
-    return {"layers": found}
-
-
-def drop(session, request):
-    """Remove the layers of these ``keys``."""
-    top = os.path.join(session.layout.root, "layers")
-    for key in request["keys"]:
-        if key in _entries(top):
-            _remove(os.path.join(top, key))
-    return {}
-
-
-def _entries(directory):
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []
-
-
-def _in_use(key):
-    """Whether a process here has it in its environment."""
-    return any(key.encode() in value for pid in procs.everybody() for value in procs.environment(pid).values())
-
-
 def _write(path, content):
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(content)
@@ -222,4 +184,4 @@ def _stop(words, environment):
         pass
 
 
-OPS = {"layer_build": build, "layer_old": old, "layer_drop": drop}
+OPS = {"layer_build": build}

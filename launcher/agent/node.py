@@ -211,7 +211,7 @@ def sweep(session, request):
     if removed:
         left = procs.end(ours, lambda: None)
     if request.get("remove"):
-        _remove(job)
+        remove(job)
     return {"ended": victims, "left": left}
 
 
@@ -239,18 +239,19 @@ def release(session, request):
     keep = set(request.get("keep", []))
     # What the command put in the place of our directories may lead anywhere: only the link itself is ours.
     if not keep or os.path.islink(job) or os.path.islink(output):
-        _remove(job)
+        remove(job)
         return {}
     for entry in os.listdir(job):
         if entry != os.path.basename(output):
-            _remove(os.path.join(job, entry))
+            remove(os.path.join(job, entry))
     for channel in os.listdir(output):
         if channel not in keep:
-            _remove(os.path.join(output, channel))
+            remove(os.path.join(output, channel))
     return {}
 
 
-def _remove(path):
+def remove(path):
+    """Remove whatever is there; its name is free at once."""
     trash = "%s.%d.gone" % (path, os.getpid())
     try:
         os.rename(path, trash)

@@ -17,7 +17,8 @@ from launcher.agent import lean, wire
 from launcher.agent.layout import Layout
 
 OPERATIONS = {"node": "node", "probe": "probe", "mirror": "mirror", "working": "mirror", "outputs": "outputs",
-              "prepare": "prepare", "inputs": "inputs", "layer": "layers", "environment": "environment"}
+              "prepare": "prepare", "inputs": "inputs", "layer": "layers", "store": "stores",
+              "environment": "environment"}
 """first word of an operation's name: the module of this folder whose OPS has it"""
 _NEAR_STREAMS = 0x8000
 """streams from here on answer a request; those below follow the spool"""

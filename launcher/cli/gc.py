@@ -11,6 +11,12 @@ from launcher.cleaning import Findings, look, remove
 from launcher.errors import UsageError
 from launcher.store import Store
 
+_WHAT = {
+    "layers": "requirements that no job has asked for in",
+    "inputs": "data that no job has read in",
+    "agents": "an agent of another version, here for",
+}
+
 
 @click.command("gc")
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
@@ -19,7 +25,7 @@ from launcher.store import Store
 def gc_command(ctx: click.Context, jobs: tuple[str, ...], yes: bool) -> None:
     """Remove what finished jobs left on the nodes and end processes of theirs that still live; logs and outputs here stay.
 
-    Requirements that were installed there go when no job has asked for them in 30 days.
+    What is kept there for later jobs (requirements, data, agents of other versions) goes when no job has wanted it in 30 days.
 
     Without JOB all finished jobs are meant.  Asks first.
     """
@@ -49,6 +55,6 @@ def _show(found: Findings) -> None:
     for name, entries in found.there.items():
         for machine, job, alive in entries:
             click.echo(f"{name}: {machine.host.workdir}/node/jobs/{job}" + (", and its living processes" if alive else ""))
-    for name, layers in found.layers.items():
-        for machine, key, days in layers:
-            click.echo(f"{name}: {machine.host.workdir}/node/layers/{key}: requirements that no job has asked for in {days} days")
+    for name, kept in found.stores.items():
+        for machine, store, key, days in kept:
+            click.echo(f"{name}: {machine.host.workdir}/node/{store}/{key}: {_WHAT[store]} {days} days")

@@ -168,3 +168,25 @@ def test_requirements_that_nobody_asks_for_any_more_are_removed(local: Desk, sou
     os.utime(layer / "used", (month_ago, month_ago))
     assert f"{layer.name}: requirements that no job has asked for in 31 days" in local.run("gc", "--yes").stdout
     assert not layer.exists()
+
+
+def test_data_and_agents_that_nobody_wants_any_more_are_removed(local: Desk, source: Path, tmp_path: Path) -> None:
+    """A month later; not data that a kept job's folder has links to, and not this version's agent."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a").write_text("a")
+    local.submit("--keep", "--input", f"train={data}", "--command", "cat $PAI_INPUT_TRAIN/a")
+    (store,) = local.home.glob("node/inputs/*")
+    (agent,) = local.home.glob("node/agents/*.pyz")
+    other = agent.with_name("0" * 32 + ".pyz")
+    shutil.copy(agent, other)
+    shutil.copy(agent, other.with_suffix(".cpython-38"))
+    month_ago = time.time() - 31 * 86400
+    for path in (store / "used", agent, other):
+        os.utime(path, (month_ago, month_ago))
+    said = local.run("gc", "--yes").stdout
+    assert f"node/agents/{other.stem}: an agent of another version, here for 31 days" in said and store.name not in said
+    assert store.is_dir() and agent.exists() and not list(agent.parent.glob(f"{other.stem}*"))
+    # The first one has removed the job's folder there, and with it the links.
+    assert f"node/inputs/{store.name}: data that no job has read in 31 days" in local.run("gc", "--yes").stdout
+    assert not store.exists()

@@ -13,7 +13,7 @@ from tests.agent.far import Node, eventually
 SAVES = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print('saved', flush=True), sys.exit(3)))
-os.write(1, b'ready\n')
+os.write(1, b'ready\\n')
 while True:
     time.sleep(1)
 """

@@ -207,5 +207,5 @@ def test_whether_a_log_out_kills_is_read_as_logind_reads_it(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], kill: bool
 ) -> None:
     """KillUserProcesses, KillExcludeUsers, KillOnlyUsers."""
-    monkeypatch.setattr(facts, "_user", lambda: "me")
+    monkeypatch.setattr(facts, "user", lambda: "me")
     assert facts._applies(settings) is kill

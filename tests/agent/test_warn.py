@@ -29,9 +29,9 @@ print('saved', flush=True)
 os.kill(child, signal.SIGKILL)
 """
 SAVES_ON_TERM = """
-import signal, sys, time
+import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), print('saved', flush=True), sys.exit()))
-print('ready', flush=True)
+os.write(1, b'ready\\n')
 time.sleep(60)
 """
 IGNORANT = "import time; print('ready', flush=True); time.sleep(60)"

@@ -81,7 +81,7 @@ srun -n1 -N1 bash -c 'trap "echo TERM >> said" TERM; echo began $SLURM_RESTART_C
 
 def test_preemption_requeues(slurm: SlurmCluster) -> None:
     """A job of partition scavenge gives way to one of partition normal, and starts again by itself."""
-    (slurm.shared / "low.sh").write_text(LOW_SCRIPT.replace(">> said\"", ">> said; exit\""))
+    (slurm.shared / "low.sh").write_text(LOW_SCRIPT.replace(">> said\"", ">> said; kill %+; exit\""))
     slurm.run("login", "sbatch -p scavenge -N3 --exclusive --requeue low.sh")
     wait_for(slurm, "began\n")
     slurm.run("login", ["srun", "-N1", "true"])

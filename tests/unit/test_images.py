@@ -20,7 +20,8 @@ images:
   - {name: old, uri: "docker://t:1.9", framework_name: pytorch, framework_version: 1.9, accelerator_type: GPU}
   - {name: ten, uri: "docker://t:1.10", framework_name: pytorch, framework_version: 1.10, accelerator_type: GPU}
   - {name: rc, uri: "docker://t:rc", framework_name: pytorch, framework_version: 1.10rc1, accelerator_type: GPU}
-  - {name: cpu, uri: "docker://t:cpu", framework_name: PyTorch, framework_version: 1.10.2, accelerator_type: CPU}
+  - {name: cpu, uri: "docker://t:cpu", framework_name: PyTorch, framework_version: 1.10.2,
+     accelerator_type: CPU, image_scope: training}
   - {name: serve, uri: "docker://s", framework_name: pytorch, framework_version: "2", image_scope: inference}
   - {name: any, uri: "conda:jax"}
 """

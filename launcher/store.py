@@ -159,7 +159,7 @@ class Store:
         except OSError as error:
             step = "name another place by LAUNCHER_HOME"
             raise UsageError(f"the jobs cannot be read: {error.strerror}", where=str(self.jobs), next_step=step) from error
-        for entry in sorted(entries, key=lambda entry: (_birth(entry.name), entry.name)):
+        for entry in sorted(entries, key=lambda entry: (_birth(entry.name), _written(entry.path), entry.name)):
             yield Folder(Path(entry.path))
 
     def find(self, name: str) -> Folder:
@@ -175,6 +175,14 @@ class Store:
         if len(found) == 1:
             return found[0]
         raise _not_found(name, found, folders, self.jobs)
+
+
+def _written(folder: str) -> int:
+    """When its job.json was, in nanoseconds: of jobs of one second, whose ids tell no order, the later one is the latest."""
+    try:
+        return os.stat(os.path.join(folder, "job.json")).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _not_found(name: str, found: list[Folder], folders: list[Folder], where: Path) -> JobNotFound:

@@ -37,6 +37,7 @@ NEIGHBOURS = {
     ("functions", "estimator"),
     ("functions", "training_job"),
     ("link", "bootstrap"),
+    ("cleaning", "bootstrap"),
     ("cleaning", "link"),
     ("cluster", "environ"),
     ("code", "ignore"),

@@ -72,6 +72,15 @@ def jobs(store: Store, *names: str) -> None:
         store.create(name)
 
 
+def test_of_two_jobs_of_one_second_the_later_one_is_the_latest(store: Store) -> None:
+    """Their ids tell no order, and names come before letters in them."""
+    for number, name in enumerate(("sh-20250101-000000-zzzz", "over-20250101-000000-mmmm", "away-20250101-000000-aaaa")):
+        job = store.create(name).job
+        job.write_text("{}")
+        os.utime(job, ns=(0, 10**18 + number))
+        assert store.find("latest").job_id == name
+
+
 def test_a_job_is_found_by_id_prefix_and_latest(store: Store) -> None:
     """`latest` is the youngest by the time in its id, whatever its name."""
     jobs(store, "zoo-20250101-000000-aaaa", "ant-20250102-000000-bbbb", "ant-20250101-120000-cccc")

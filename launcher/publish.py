@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -246,9 +245,7 @@ def _say(target: Target, lacking: list[OutputFile], count: int, depot: Depot, no
     already = f", {count - len(lacking)} of {count} there already" if len(lacking) < count else ""
     free = ""
     if depot.local:
-        folder = Path(uris.local_path(target.uri) or "/")
-        while not folder.exists():
-            folder = folder.parent
+        folder = uris.nearest(Path(uris.local_path(target.uri) or "/"))
         room = shutil.disk_usage(folder).free
         free = f" ({size_text(room)} are free there)"
         if size > room:
@@ -326,12 +323,6 @@ def verify(uri: str, manifest_name: str, stop: threading.Event | None = None) ->
         elif _hash(depot, file.path) != file.sha256:
             problems.append(f"{at} is not what was collected: its hash differs")
     return problems
-
-
-def same_place(one: str, other: Path) -> bool:
-    """Whether a URI names this folder."""
-    path = uris.local_path(one)
-    return path is not None and os.path.realpath(path) == os.path.realpath(other)
 
 
 def summary(copied: list[Copied]) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """URIs as fsspec takes them (s3://bucket/key, oss://…, https://…, file:///…): what they mean, and what must not stand in them.
 
-Pure but for `missing_package`, which looks whether a package is installed and imports none but fsspec's list of protocols.
+Pure but for `nearest`, which looks at this machine's folders, and `missing_package`, which looks whether a package is installed
+and imports none but fsspec's list of protocols.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*://")
@@ -32,6 +34,13 @@ def local_path(text: str) -> str | None:
     if not is_uri(text):
         return text
     return unquote(text.partition("://")[2]) if "::" not in text and protocol(text) in _LOCAL else None
+
+
+def nearest(path: Path) -> Path:
+    """The path itself, or the last folder above it that exists."""
+    while not path.exists():
+        path = path.parent
+    return path
 
 
 def join(uri: str, path: str) -> str:

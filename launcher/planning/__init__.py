@@ -61,9 +61,8 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
     count = count_of(settings, warnings) if queued else len(nodes)
     spec = requeued(settings, cluster, spec_of(settings, command, user, count, warnings))
     told = training_of(request, job, settings)
-    spec = dataclasses.replace(spec, **told.shown)
-    spec = dataclasses.replace(spec, **data_of(request, job, settings, cluster.backend, spec.nodes or 1, spec.collect))
-    spec = dataclasses.replace(spec, image=image)
+    data = data_of(settings, cluster.backend, spec.nodes or 1, spec.collect)
+    spec = dataclasses.replace(spec, image=image, **told.shown, **data)
     now = time.time()
     plan = Plan(
         job_id=new_job_id(spec.name, now),

@@ -9,27 +9,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher import channels
 from launcher import uri as uris
 from launcher.errors import UsageError
 from launcher.model import Input, JobSpec
-from launcher.planning.request import Request, Settings
-
-if TYPE_CHECKING:
-    from launcher.cluster.jobfile import JobFile
+from launcher.planning.request import Settings
 
 _FORMS = "a path, a URI, or {source: PATH, shard: true}"
 
 
-def data_of(
-    request: Request, job: JobFile | None, settings: Settings, backend: str, nodes: int, collect: tuple[str, ...]
-) -> dict[str, Any]:
+def data_of(settings: Settings, backend: str, nodes: int, collect: tuple[str, ...]) -> dict[str, Any]:
     """The fields of a JobSpec that say what goes in and what comes out; UsageError lists all that cannot be."""
     wrong: list[str] = []
-    inputs = _inputs(_merged("inputs", "--input", request, job, settings), backend, nodes, wrong)
-    outputs = _outputs(_merged("outputs", "--output-channel", request, job, settings), wrong)
+    inputs = _inputs(settings.merged("inputs", "--input"), backend, nodes, wrong)
+    outputs = _outputs(settings.merged("outputs", "--output-channel"), wrong)
     output_path = _place("output_path", settings.get("output_path"), wrong)
     checkpoints_path = _place("checkpoints_path", settings.get("checkpoints_path"), wrong)
     interval = settings.get("checkpoint_interval", JobSpec.checkpoint_interval)
@@ -43,14 +38,6 @@ def data_of(
     asked = [*collect, *outputs, *(["checkpoints"] if output_path and not checkpoints_path else [])]
     places = {"output_path": output_path, "checkpoints_path": checkpoints_path, "checkpoint_interval": interval}
     return {"inputs": inputs, "outputs": outputs, "collect": tuple(dict.fromkeys(asked)), **places}
-
-
-def _merged(key: str, flag: str, request: Request, job: JobFile | None, settings: Settings) -> dict[str, Any]:
-    """Flags over the job file, channel by channel."""
-    said: Mapping[str, Any] = getattr(request, key)
-    found = {**(getattr(job, key, None) or {}), **said}
-    settings.origins.update({f"{key}.{name}": flag if name in said else "job file" for name in found})
-    return found
 
 
 def _inputs(said: Mapping[str, Any], backend: str, nodes: int, wrong: list[str]) -> tuple[Input, ...]:
@@ -91,9 +78,7 @@ def _source(said: str, backend: str) -> tuple[str, str | None]:
 def _missing(path: str) -> str | None:
     if os.path.exists(path):
         return None
-    above = Path(path).parent
-    while not above.exists():
-        above = above.parent
+    above = uris.nearest(Path(path).parent)
     return f"there is no {path} ({above} is the last folder of it that exists)"
 
 
@@ -132,11 +117,7 @@ def _place(key: str, said: Any, wrong: list[str]) -> str | None:
 
 def _not_writable(key: str, path: str) -> list[str]:
     """Before a training that would end without its outputs."""
-    above = Path(path)
-    if above.exists() and not above.is_dir():
-        return [f"{key}: {path} is a file, and a folder is wanted"]
-    while not above.exists():
-        above = above.parent
+    above = uris.nearest(Path(path))
     if not above.is_dir():
         return [f"{key}: {above} is a file, and a folder is wanted"]
     return [] if os.access(above, os.W_OK | os.X_OK) else [f"{key}: {above} cannot be written to"]

@@ -84,6 +84,13 @@ class Settings:
     def detached(self) -> bool:
         return self._request.detached
 
+    def merged(self, name: str, flag: str) -> dict[str, Any]:
+        """A mapping, flags over the job file entry by entry; each entry's source is in ``origins`` under `name.entry`."""
+        said: Mapping[str, Any] = getattr(self._request, name)
+        found = {**(getattr(self._job, name, None) or {}), **said}
+        self.origins.update({f"{name}.{entry}": flag if entry in said else "job file" for entry in found})
+        return found
+
     def get(self, name: str, built_in: Any = None) -> Any:
         """The value, and in ``origins`` its source, under the name that the plan has for it."""
         stored = _STORED_AS.get(name, name)

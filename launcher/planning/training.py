@@ -40,12 +40,11 @@ class Training:
 
 def training_of(request: Request, job: JobFile | None, settings: Settings) -> Training:
     """Flags over the job file, name by name; UsageError lists what cannot be."""
-    in_file = job.hyperparameters if job else None
-    hyperparameters = _merged("hyperparameters", "--hp", request.hyperparameters, in_file, settings)
+    hyperparameters = settings.merged("hyperparameters", "--hp")
     wrong = problems(hyperparameters)
     if wrong:
         raise UsageError("these hyperparameters cannot be passed on", problems=wrong, next_step="--hp NAME=VALUE sets one")
-    return Training(hyperparameters, _labels(request, job, settings), _requirements(request, job, settings))
+    return Training(hyperparameters, _labels(settings), _requirements(request, job, settings))
 
 
 def _requirements(request: Request, job: JobFile | None, settings: Settings) -> tuple[str, ...] | None:
@@ -58,8 +57,8 @@ def _requirements(request: Request, job: JobFile | None, settings: Settings) -> 
     return tuple(line for line in said if line.strip())
 
 
-def _labels(request: Request, job: JobFile | None, settings: Settings) -> dict[str, str]:
-    found = _merged("labels", "--label", request.labels, job.labels if job else None, settings)
+def _labels(settings: Settings) -> dict[str, str]:
+    found = settings.merged("labels", "--label")
     wrong = []
     for name, value in found.items():
         try:
@@ -76,11 +75,3 @@ def masked(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: environ.MASK if environ.is_secret(str(name)) else masked(item) for name, item in value.items()}
     return [masked(item) for item in value] if isinstance(value, list) else value
-
-
-def _merged(
-    key: str, flag: str, said: Mapping[str, Any], in_file: Mapping[str, Any] | None, settings: Settings
-) -> dict[str, Any]:
-    found = {**(in_file or {}), **said}
-    settings.origins.update({f"{key}.{name}": flag if name in said else "job file" for name in found})
-    return found

@@ -10,8 +10,7 @@ import _signal as signal  # the interpreter's own part: `signal` would bring enu
 import os
 import select
 
-from launcher.agent import lean, procs
-from launcher.agent.wire import text
+from launcher.agent import lean, node, procs
 
 _GRACE = 5.0
 """seconds between TERM and KILL"""
@@ -96,19 +95,8 @@ def _socketpair():
 
 
 def _environment(session, request):
-    dropped = request["drop"]
-    kept = {text(key): text(value) for key, value in os.environb.items()}
-    environment = {key: value for key, value in kept.items() if not _matches(key, dropped)}
-    environment.update(request["env"])
-    if request.get("bin"):
-        environment["PATH"] = request["bin"] + os.pathsep + environment.get("PATH", os.defpath)
-    # By which whoever cleans up after a job finds it.
-    environment["LAUNCHER_JOB_ID"] = session.job
-    return environment
-
-
-def _matches(name, patterns):
-    return any(name.startswith(p[:-1]) if p.endswith("*") else name == p for p in patterns)
+    # By its id whoever cleans up after a job finds it.
+    return dict(node.environment_of(request), LAUNCHER_JOB_ID=session.job)
 
 
 def _guard(request, environment, places, line, printed):
@@ -118,12 +106,7 @@ def _guard(request, environment, places, line, printed):
     null = os.open(os.devnull, os.O_RDWR)
     for target, source in ((0, null), (1, printed), (2, printed)):
         os.dup2(source, target)
-    for fd in os.listdir("/proc/self/fd"):
-        if int(fd) > 2 and int(fd) != line:
-            try:
-                os.close(int(fd))
-            except OSError:
-                pass
+    procs.close_others(line)
     procs.become_subreaper()
     procs.set_name("launcher-guard")
     child = _start(request["argv"], environment, cwd)

@@ -87,13 +87,7 @@ def start(session, request):
 
 
 def _order(session, spool, request):
-    inherited = {text(key): text(value) for key, value in os.environb.items()}
-    environment = {key: value for key, value in inherited.items() if not _dropped(key, request["drop"])}
-    for name, value in request.get("defaults", {}).items():
-        environment.setdefault(name, value)
-    environment.update(request["env"])
-    if request.get("bin"):
-        environment["PATH"] = request["bin"] + os.pathsep + environment.get("PATH", os.defpath)
+    environment = environment_of(request)
     environment["PET_LOG_DIR"] = environment.get("PET_LOG_DIR") or spool.rank_logs(request["attempt"])
     return {
         "spool": spool.path,
@@ -106,6 +100,18 @@ def _order(session, spool, request):
         "grace": request.get("grace", 0),
         "stop": request.get("stop"),
     }
+
+
+def environment_of(request):
+    """What a command finds: our own variables less `drop`, over `defaults`, below `env`, with `bin` first in PATH."""
+    inherited = {text(key): text(value) for key, value in os.environb.items()}
+    environment = {key: value for key, value in inherited.items() if not _dropped(key, request["drop"])}
+    for name, value in request.get("defaults", {}).items():
+        environment.setdefault(name, value)
+    environment.update(request["env"])
+    if request.get("bin"):
+        environment["PATH"] = request["bin"] + os.pathsep + environment.get("PATH", os.defpath)
+    return environment
 
 
 def _dropped(name, patterns):
@@ -199,8 +205,8 @@ def sweep(session, request):
     from launcher.agent import container
 
     marks, job = request["marks"], session.layout.job(session.job)
-    ranks = [os.path.join(job, entry) for entry in _entries(job) if entry.startswith("rank-")]
-    spools = [Spool(os.path.join(rank, entry)) for rank in ranks for entry in _entries(rank) if entry.startswith("spool")]
+    ranks = [os.path.join(job, entry) for entry in entries(job) if entry.startswith("rank-")]
+    spools = [Spool(os.path.join(rank, entry)) for rank in ranks for entry in entries(rank) if entry.startswith("spool")]
 
     def ours():
         return sorted(set(procs.marked(marks)).union(*(family(spool) for spool in spools)) - {os.getpid()})
@@ -215,7 +221,8 @@ def sweep(session, request):
     return {"ended": victims, "left": left}
 
 
-def _entries(directory):
+def entries(directory):
+    """The names in a directory, sorted; none where it cannot be read."""
     try:
         return sorted(os.listdir(directory))
     except OSError:
@@ -224,7 +231,7 @@ def _entries(directory):
 
 def jobs(session, request):
     """Names of the job directories here with their size in bytes and whether processes of theirs live."""
-    names = _entries(session.layout.jobs())
+    names = entries(session.layout.jobs())
     living = {procs.environment(pid).get(b"LAUNCHER_JOB_ID", b"").decode("utf-8", "replace") for pid in procs.everybody()}
     found = {name: {"alive": name in living} for name in names}
     for name in living - set(names) - {""}:

@@ -38,6 +38,16 @@ def set_name(name):
     _prctl(_PR_SET_NAME, name.encode())
 
 
+def close_others(keep):
+    """Let go of every descriptor of ours but the first three and ``keep``."""
+    for fd in os.listdir("/proc/self/fd"):
+        if int(fd) > 2 and int(fd) != keep:
+            try:
+                os.close(int(fd))
+            except OSError:
+                pass
+
+
 def open_pidfd(pid):
     """A descriptor that becomes readable when the process ends; None where the kernel has none (before 5.3)."""
     fd = libc.call("syscall", _PIDFD_OPEN, pid, 0)

@@ -34,7 +34,7 @@ def drop(session, request):
         return {"removed": False}
     top = os.path.join(root, store)
     if store == "agents":
-        for name in _entries(top):
+        for name in node.entries(top):
             if name.partition(".")[0] == key:
                 os.unlink(os.path.join(top, name))
         return {"removed": True}
@@ -53,7 +53,7 @@ def want(path):
 
 
 def _keys(root, store):
-    names = _entries(os.path.join(root, store))
+    names = node.entries(os.path.join(root, store))
     if store == "agents":
         return sorted({name.partition(".")[0] for name in names if name.endswith(".pyz")})
     # `asked` holds what the builds that go on have been asked for.
@@ -78,7 +78,7 @@ def _linked(layout):
     """The inputs that a job's folder has links to."""
     store = os.path.realpath(os.path.join(layout.root, "inputs")) + os.sep
     found = set()
-    for job in _entries(layout.jobs()):
+    for job in node.entries(layout.jobs()):
         data = os.path.join(layout.job(job), "input", "data") if job[:1].isalnum() else ""
         for directory, folders, files in os.walk(data):
             for name in folders + files:
@@ -103,13 +103,6 @@ def _lock(path):
         # No locks on this file system: whoever builds or brings something there looks again when it is gone.
         pass
     return lock
-
-
-def _entries(directory):
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []
 
 
 OPS = {"store_old": old, "store_drop": drop}

@@ -50,12 +50,7 @@ def _detach(spool, keep):
     log = os.open(os.path.join(spool.path, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target, source in ((0, null), (1, log), (2, log)):
         os.dup2(source, target)
-    for fd in os.listdir("/proc/self/fd"):
-        if int(fd) > 2 and int(fd) != keep:
-            try:
-                os.close(int(fd))
-            except OSError:
-                pass
+    procs.close_others(keep)
     os.chdir("/")
     os.umask(0o077)
 

@@ -149,7 +149,7 @@ def _check_queue(made: Plan) -> None:
     if made.batch:
         from launcher.backends import batch
 
-        batch.check(Folder(Store().jobs / made.job_id))
+        batch.check(folder_of(made))
 
 
 def _start(made: Plan, folder: Folder, prepared: Prepared | None, progress: Callable[[str], None]) -> None:
@@ -167,14 +167,15 @@ def _start(made: Plan, folder: Folder, prepared: Prepared | None, progress: Call
 
 def _check_requirements(drafted: Draft, folder: Folder, progress: Callable[[str], None]) -> None:
     """What the nodes would refuse is refused here; UsageError.  What nobody asked for in so many words is told."""
-    said = drafted.plan.spec.requirements
-    if said == () or (said is None and not (folder.code / "requirements.txt").is_file()):
+    spec = drafted.plan.spec
+    if not spec.may_install(folder.code):
         return
     from launcher import requirements
+    from launcher.model import REQUIREMENTS
 
     asked = requirements.read(folder.code, drafted.environment.get("requirements"))
-    if asked and said is None:
-        progress(f"{requirements.FILE}: pip installs it on the nodes before the command starts")
+    if asked and spec.requirements is None:
+        progress(f"{REQUIREMENTS}: pip installs it on the nodes before the command starts")
 
 
 def _cloned(drafted: Draft, folder: Folder, progress: Callable[[str], None]) -> str:

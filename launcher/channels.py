@@ -12,12 +12,12 @@ NODE = "node:"
 """begins the source of an input that lies on the nodes and is used there as it is"""
 PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 ALLOWED = "a channel's name: letters, digits and . _ -, a letter or digit first, at most 64"
-_NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9_]")
+_NOT_IN_VARIABLES = re.compile(r"[^a-zA-Z0-9_]")
 
 
-def variable(prefix: str, channel: str) -> str:
-    """PAI's rule: upper case, and _ for everything else that a variable's name cannot have."""
-    return prefix + _NOT_IN_VARIABLES.sub("_", channel.upper())
+def variable(prefix: str, name: str) -> str:
+    """PAI's rule for channels and hyperparameters: upper case, and _ for everything else that a variable's name cannot have."""
+    return prefix + _NOT_IN_VARIABLES.sub("_", name).upper()
 
 
 def problems(prefix: str, names: Iterable[str]) -> list[str]:
@@ -27,7 +27,11 @@ def problems(prefix: str, names: Iterable[str]) -> list[str]:
         if not isinstance(name, str) or not re.match(PATTERN, name) or name.endswith("\n"):
             found.append(f"{name!r}: {ALLOWED}")
             continue
-        other = taken.setdefault(variable(prefix, name), name)
-        if other != name:
-            found.append(f"{other!r} and {name!r} would both be {variable(prefix, name)}; rename one of them")
+        found += clash(taken, prefix, name)
     return found
+
+
+def clash(taken: dict[str, str], prefix: str, name: str) -> list[str]:
+    """Enter a name into {variable: name}; a sentence where another name has become that variable."""
+    other = taken.setdefault(variable(prefix, name), name)
+    return [] if other == name else [f"{other!r} and {name!r} would both be {variable(prefix, name)}; rename one of them"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher import channels
-from launcher.model import Command, Node, Plan
+from launcher.model import MASK, Command, Node, Plan
 from launcher.torchrun import static_node, uses_launcher
 
 DROPPED = (
@@ -42,7 +42,6 @@ _NEVER = ("HOME", "PATH", "PWD", "OLDPWD", "SHELL", "SSH_*", "SLURM_*", "TERM", 
 """what no pattern takes along"""
 _SECRET = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*CREDENTIAL*")
 _OURS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES", "NPROC_PER_NODE", "LAUNCHER_*", "PAI_*")
-MASK = "****"
 
 
 def forwarded(environment: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:

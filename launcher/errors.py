@@ -127,6 +127,11 @@ class NodesFailed(LauncherError):
         self.errors = tuple(errors)
 
 
+def gathered(complaint: str, errors: Sequence[NodeError]) -> NodeError | NodesFailed:
+    """What to raise for the errors of one phase, at least one: that very one, where they are one, else all of them."""
+    return errors[0] if len({id(error) for error in errors}) == 1 else NodesFailed(complaint, errors)
+
+
 class CollectFailed(LauncherError):
     """The outputs could not be brought here whole; they still lie on the nodes."""
 

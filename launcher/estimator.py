@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from launcher import api, arguments, training_job
 from launcher.arguments import Check
 from launcher.cluster import parse_duration, parse_size
-from launcher.environ import MASK
 from launcher.errors import WrongArguments
-from launcher.model import Command, GitSource, JobSpec, MetricDefinition, from_json
+from launcher.metrics import of_mappings
+from launcher.model import MASK, Command, GitSource, JobSpec, from_json
 from launcher.planning import Request
 from launcher.session import Session, get_default_session
 from launcher.store import read_json
@@ -313,7 +313,7 @@ def _of_training(
         "output_path": None if said.output_path is None else os.fspath(said.output_path),
         "checkpoints_path": None if said.checkpoints_path is None else os.fspath(said.checkpoints_path),
         "git": None if git is None else GitSource(**{key: value for key, value in git.items() if value is not None}),
-        "metrics": tuple(MetricDefinition(one["Name"], one["Regex"]) for one in said.metric_definitions or ()),
+        "metrics": of_mappings(said.metric_definitions or ()),
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from launcher.agent import wire
-from launcher.errors import NodeError, NodesFailed
+from launcher.errors import NodeError, gathered
 from launcher.link import Address, Following, Link
 from launcher.model import Node, Plan
 from launcher.replica import Replica
@@ -190,6 +190,4 @@ def _raise_gathered(complaint: str, errors: Mapping[int, Exception]) -> None:
     unknown = [error for error in errors.values() if not isinstance(error, NodeError)]
     if unknown:
         raise unknown[0]
-    if len({id(error) for error in known}) == 1:
-        raise known[0]
-    raise NodesFailed(complaint, known)
+    raise gathered(complaint, known)

@@ -21,10 +21,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from launcher.errors import UsageError
-from launcher.model import GitSource
+from launcher.model import MASK, GitSource
 
 SCHEMES = ("file", "http", "https", "ssh", "git")
-MASK = "****"
 _SCP = re.compile(r"(?:[A-Za-z0-9._-]+@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?![:/]{2})\S")
 """host:path, as scp has it (git-clone(1)); what has a slash before its first colon is a path"""
 _REF = re.compile(r"(?!/|.*(?://|\.\.|@\{|\.lock(?:/|\Z)))[^\x00-\x20\x7f~^:?*\[\\-][^\x00-\x20\x7f~^:?*\[\\]*(?<![./])\Z")

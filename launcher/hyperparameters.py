@@ -12,7 +12,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-_NOT_IN_VARIABLES = re.compile(r"[^a-zA-Z0-9_]")
+from launcher import channels
+
+_PREFIX = "PAI_HPS_"
 _NO_NAME = re.compile(r"[\s=\x00-\x1f\x7f]")
 LONGEST = 128 * 1024 - 1
 """bytes of `NAME=value` that Linux passes to a program (MAX_ARG_STRLEN of linux/binfmts.h, less the NUL)"""
@@ -39,7 +41,7 @@ def texts(hyperparameters: Mapping[str, Any]) -> dict[str, str]:
 
 def variable(name: str) -> str:
     """The variable that holds one of them: `learning-rate` is in PAI_HPS_LEARNING_RATE."""
-    return "PAI_HPS_" + _NOT_IN_VARIABLES.sub("_", name).upper()
+    return channels.variable(_PREFIX, name)
 
 
 def variables(hyperparameters: Mapping[str, Any]) -> dict[str, str]:
@@ -56,9 +58,7 @@ def problems(hyperparameters: Mapping[str, Any]) -> list[str]:
     found = [f"{name!r}: {why}" for name, why in ((name, odd(name)) for name in hyperparameters) if why]
     taken: dict[str, str] = {}
     for name in hyperparameters if not found else ():
-        other = taken.setdefault(variable(name), name)
-        if other != name:
-            found.append(f"{other!r} and {name!r} would both be {variable(name)}; rename one of them")
+        found += channels.clash(taken, _PREFIX, name)
     found += [f"{name!r}: {why}" for name, why in ((name, no_json(value)) for name, value in hyperparameters.items()) if why]
     return found or [problem for problem in map(_too_long, variables(hyperparameters).items()) if problem]
 

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from launcher.keep import home, keep, recall
 from launcher.listing import Listing, look
 from launcher.manifest import hash_of
 from launcher.objects import Depot
-from launcher.sync import WORTH_PACKING, Peer, blocks
+from launcher.sync import Peer, blocks, deflater, packed_manifest
 
 Progress = Callable[[int, int], None]
 """called with (bytes sent, bytes to send) of one node"""
@@ -210,8 +209,7 @@ class Carrier:
             shutil.rmtree(cargo.root, ignore_errors=True)
 
     def _send(self, peer: Peer, cargo: Cargo, progress: Progress) -> None:
-        text = json.dumps({"digest": cargo.digest, "files": cargo.entries}, separators=(",", ":"))
-        wanted = peer.ask("mirror_diff", feed=[zlib.compress(text.encode("ascii"), 1)])
+        wanted = peer.ask("mirror_diff", feed=[packed_manifest(cargo.digest, cargo.entries)])
         asked = wanted.get("need")
         need = [str(path) for path in asked] if isinstance(asked, list) else ["nothing that has a name"]
         if not need:
@@ -263,8 +261,7 @@ class _Stream:
         self._faults, self._progress = faults, progress
         self._total = sum(cargo.sizes[path] for path in need)
         self._first = self._next()
-        shrunk = len(zlib.compress(self._first, 1)) if self._first else 0
-        self._deflate = zlib.compressobj(1) if shrunk < WORTH_PACKING * len(self._first) else None
+        self._deflate = deflater(self._first)
 
     @property
     def coding(self) -> str:

@@ -10,9 +10,16 @@ import enum
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T = TypeVar("T")
+MASK = "****"
+"""stands in the place of what is secret, wherever it is shown or stored readable"""
+REQUIREMENTS = "requirements.txt"
+"""of a source folder: what is installed for a job that does not say"""
 
 
 @dataclass(frozen=True)
@@ -205,6 +212,10 @@ class JobSpec:
     """the environment that the command runs in; None: the node's own"""
     git: GitSource | None = None
     metrics: tuple[MetricDefinition, ...] = ()
+
+    def may_install(self, code: Path) -> bool:
+        """Whether there may be something to install: what was said, else what the source folder ``code`` asks for."""
+        return bool(self.requirements) if self.requirements is not None else (code / REQUIREMENTS).is_file()
 
     @property
     def publishes(self) -> bool:

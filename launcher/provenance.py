@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from launcher.environ import MASK, is_secret
-from launcher.model import Plan, to_json
+from launcher.environ import is_secret
+from launcher.model import MASK, Plan, to_json
 
 _OF_A_NODE = ("rank", "host", "address", "hostname", "nproc", "gpus", "python_version")
 

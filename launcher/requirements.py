@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import UsageError
+from launcher.model import MASK, REQUIREMENTS
 
-FILE = "requirements.txt"
 _NESTED = re.compile(r"(?:-r|--requirement|(?P<constraint>-c|--constraint))(?:\s+|=|(?<=-[rc]))(?P<path>\S.*)\Z")
 _EDITABLE = re.compile(r"(?:-e|--editable)(?:\s+|=)(?P<what>\S.*)\Z")
 _FOUND_IN = re.compile(r"(?P<option>-f|--find-links)(?:\s+|=)(?P<path>\S.*)\Z")
@@ -44,8 +44,8 @@ def read(code: Path, said: Sequence[str] | None) -> Requirements:
     reader = _Reader(code)
     if said is not None:
         reader.take([(f"requirement {number}", line) for number, line in enumerate(said, 1)], Path(), 0)
-    elif (code / FILE).is_file():
-        reader.file(Path(FILE), 0, f"{FILE} of the source folder")
+    elif (code / REQUIREMENTS).is_file():
+        reader.file(Path(REQUIREMENTS), 0, f"{REQUIREMENTS} of the source folder")
     if reader.problems:
         step = "see pip's `Requirements File Format`; `requirements: []` in a job file, or --requirement '', installs nothing"
         raise UsageError("the requirements cannot be installed", problems=reader.problems, next_step=step)
@@ -56,7 +56,7 @@ def read(code: Path, said: Sequence[str] | None) -> Requirements:
 
 def masked(lines: Sequence[str]) -> tuple[str, ...]:
     """The lines as they may be shown: without the log-in that a URL may hold."""
-    return tuple(_PASSWORD.sub("****", line) for line in lines)
+    return tuple(_PASSWORD.sub(MASK, line) for line in lines)
 
 
 class _Reader:

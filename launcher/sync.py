@@ -74,6 +74,17 @@ class SyncReport:
     notes: tuple[str, ...] = ()
 
 
+def packed_manifest(digest: str, files: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """A manifest as `mirror_diff` takes it."""
+    return zlib.compress(json.dumps({"digest": digest, "files": files}, separators=(",", ":")).encode(), 1)
+
+
+def deflater(first: bytes) -> Any:
+    """What compresses a stream that begins so (a zlib.compressobj); None where that does not pay."""
+    shrunk = len(zlib.compress(first, 1)) if first else 0
+    return zlib.compressobj(1) if shrunk < WORTH_PACKING * len(first) else None
+
+
 class Shipment:
     """One snapshot on its way to many nodes: what can be made once is made once.  Shared by the nodes' threads."""
 
@@ -89,8 +100,7 @@ class Shipment:
         """The manifest as the nodes take it."""
         with self._lock:
             if self._packed_manifest is None:
-                text = json.dumps({"digest": self.digest, "files": self.files}, separators=(",", ":"))
-                self._packed_manifest = zlib.compress(text.encode(), 1)
+                self._packed_manifest = packed_manifest(self.digest, self.files)
             return self._packed_manifest
 
     def pack(self, paths: Sequence[str]) -> Pack:
@@ -121,8 +131,7 @@ class Pack:
             # Beside the snapshot, for which there was room: /tmp may be a small one in memory.
             self._file = TemporaryFile(prefix="launcher-pack-", dir=code.parent)  # noqa: SIM115 - closed by close()
             self._first = next(self._blocks, b"")
-        shrunk = len(zlib.compress(self._first, 1)) if self._first else 0
-        self._deflate = zlib.compressobj(1) if shrunk < WORTH_PACKING * len(self._first) else None
+        self._deflate = deflater(self._first)
 
     @property
     def coding(self) -> str:

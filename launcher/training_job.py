@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from launcher import api
+from launcher import api, channels
 from launcher.errors import CollectFailed, UnexpectedStatusException
 from launcher.model import Failure, from_json
 from launcher.screen import Screen, ending, is_empty, print_table, when
@@ -157,7 +157,8 @@ class TrainingJob:
         here = self._folder.output / channel
         # Checkpoints that are kept elsewhere are not brought here.
         if is_empty(here) and (here.is_dir() or str(here) == where):
-            warn(f"{where} is empty: the command wrote nothing to $PAI_OUTPUT_{channel.upper()}, or it was not collected")
+            name = channels.variable(channels.OUTPUT, channel)
+            warn(f"{where} is empty: the command wrote nothing to ${name}, or it was not collected")
         return where
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from launcher import environments
 from launcher.coordinator import layer
 from launcher.environ import Orders
 from launcher.environments import Environment, Place, Wrapped
-from launcher.errors import LauncherError, NodesFailed, NodeUnusable
+from launcher.errors import LauncherError, NodesFailed, NodeUnusable, gathered
 from launcher.model import Plan
 
 if TYPE_CHECKING:
@@ -50,12 +50,10 @@ def make(work: Work) -> Made:
     """{rank: {"image": what is known of it there}}; raises NodesFailed, or a NodeUnusable."""
     environment = environment_of(work.plan)
     assert environment is not None
-    # Simulated nodes are one machine.
-    ranks = [0] if work.plan.backend == "local" else sorted(work.facts)
     request = {"kind": environment.kind, "name": environment.name, "programs": list(programs(work.plan))}
     complaint = f"{work.plan.spec.image} cannot be used on every node"
     try:
-        found = work.fleet.ask_all("environment_find", complaint, dict.fromkeys(ranks, request))
+        found = work.fleet.ask_all("environment_find", complaint, dict.fromkeys(work.machines, request))
         if environment.contained:
             found = _look_inside(work, environment, found)
     except (NodeUnusable, NodesFailed) as error:
@@ -90,9 +88,9 @@ def _look_inside(work: Work, environment: Environment, found: Mapping[int, Mappi
         if not paths:
             said = str(answer["stderr"]).strip().splitlines()[-5:]
             what = f"no container of the image {environment.name} can be started"
-            errors.append(NodeUnusable(what, where=_where(work, rank), lines=said))
+            errors.append(NodeUnusable(what, where=work.where(rank), lines=said))
     if errors:
-        raise errors[0] if len(errors) == 1 else NodesFailed("the image cannot be used on every node", errors)
+        raise gathered("the image cannot be used on every node", errors)
     return complete
 
 
@@ -109,9 +107,9 @@ def _check(work: Work, found: Mapping[int, Mapping[str, Any]]) -> None:
         missing = [name for name, path in needed.items() if not path]
         if missing:
             what = f"there is no {', '.join(missing)} in {image}"
-            errors.append(NodeUnusable(what, where=_where(work, rank), next_step="name an image that has it, or its path"))
+            errors.append(NodeUnusable(what, where=work.where(rank), next_step="name an image that has it, or its path"))
     if errors:
-        raise errors[0] if len(errors) == 1 else NodesFailed(f"{image} lacks what the command needs", errors)
+        raise gathered(f"{image} lacks what the command needs", errors)
 
 
 def wanted_inputs(plan: Plan, folder: object = None) -> bool:
@@ -129,10 +127,6 @@ def find_inputs(work: Work) -> Made:
         rank: {"data": {channel: {"path": path, **told[rank]["paths"][path]} for channel, path in of_node.items()}}
         for rank, of_node in paths.items()
     }
-
-
-def _where(work: Work, rank: int) -> str:
-    return "this machine" if work.plan.backend == "local" else work.plan.nodes[rank].host.name
 
 
 def _advised(error: LauncherError, environment: Environment) -> LauncherError:

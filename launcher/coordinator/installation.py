@@ -13,7 +13,7 @@ from launcher import environments
 from launcher.agent import layer as builder
 from launcher.coordinator import environment, layer
 from launcher.environ import DROPPED
-from launcher.errors import NodeError, NodesFailed, NodeUnusable
+from launcher.errors import NodeError, NodeUnusable, gathered
 from launcher.store import read_json
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class Installation:
     def done(self) -> Made:
         """Every node is asked for what it has; then one of each file system builds what is missing, then the others."""
         work = self._work
-        # Simulated nodes are one machine.
-        ranks = [0] if work.plan.backend == "local" else sorted(work.facts)
+        ranks = work.machines
         found = self._all(ranks, build=False)
         for some in (work.leaders, ranks):
             missing = [rank for rank in some if rank in found and not found[rank]]
@@ -112,7 +111,7 @@ class Installation:
         step = _plain(told.get("step") or "") or next((step for words, step in _STEPS if any(word in said for word in words)), "")
         step = str(step or "mend the requirements; `requirements: []` in a job file, or --requirement '', installs nothing")
         step = f"{step}; all it said: {self._log.path(rank)}"
-        return layer.NotInstalled(what, where=self._where(rank), lines=lines, next_step=step)
+        return layer.NotInstalled(what, where=self._work.where(rank), lines=lines, next_step=step)
 
     def _check(self, found: Mapping[int, Mapping[str, Any]]) -> None:
         """The programs that the command begins with are there now, if they were not before."""
@@ -122,12 +121,9 @@ class Installation:
             if missing:
                 what = f"there is no {', '.join(missing)} in PATH, and none of the requirements brings it"
                 step = "add it to the requirements, or name the environment that has it with `python:` or `venv:` in cluster.yaml"
-                errors.append(NodeUnusable(what, where=self._where(rank), next_step=step))
+                errors.append(NodeUnusable(what, where=self._work.where(rank), next_step=step))
         if errors:
-            raise errors[0] if len(errors) == 1 else NodesFailed("not every node can run the command", errors)
-
-    def _where(self, rank: int) -> str:
-        return "this machine" if self._work.plan.backend == "local" else self._work.plan.nodes[rank].host.name
+            raise gathered("not every node can run the command", errors)
 
 
 def _plain(said: Any) -> str:
@@ -152,9 +148,7 @@ class _Log:
 
     def begin(self, ranks: Sequence[int]) -> None:
         """Say that it is going on."""
-        names = "this machine" if self._work.plan.backend == "local" else ", ".join(
-            self._work.plan.nodes[rank].host.name for rank in ranks
-        )
+        names = ", ".join(dict.fromkeys(self._work.where(rank) for rank in ranks))
         self._building = dict.fromkeys(ranks, False)
         self._work.note(f"installing the requirements on {names}; what pip says is in {self.path(ranks[0]).parent}")
         self._work.progress(0, len(ranks))

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from launcher.requirements import Requirements
     from launcher.store import Folder
 
-_FILE = "requirements.txt"
-
 
 class NotInstalled(NodeUnusable):
     """A job's requirements could not be installed on a node."""
@@ -38,10 +36,7 @@ def of(plan: Plan, folder: Folder) -> Requirements:
 
 def wanted(plan: Plan, folder: Folder) -> bool:
     """Whether there is anything to install."""
-    said = plan.spec.requirements
-    if said == () or (said is None and not (folder.code / _FILE).is_file()):
-        return False
-    return bool(of(plan, folder))
+    return plan.spec.may_install(folder.code) and bool(of(plan, folder))
 
 
 def make(work: Work) -> Made:

@@ -47,6 +47,15 @@ class Work:
         """One node of each file system: what lies there is made once."""
         return [group[0] for group in self.groups]
 
+    @property
+    def machines(self) -> list[int]:
+        """A node of each machine: simulated ones are this one."""
+        return [0] if self.plan.backend == "local" else sorted(self.facts)
+
+    def where(self, rank: int) -> str:
+        """A node's machine, for people."""
+        return "this machine" if self.plan.backend == "local" else self.plan.nodes[rank].host.name
+
     def note(self, text: str) -> None:
         """A sentence for people."""
         self.tell({"type": "note", "message": text})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 import signal
 import time
@@ -244,7 +245,7 @@ class Steps:
 
     def _sync(self) -> list[Event]:
         assert self._fleet is not None
-        leaders = [group[0] for group in self._view().groups]
+        leaders = self._file_systems()
         if not self._folder.code.is_dir():
             nothing = {"way": None, "files": 0, "bytes": 0, "mirror_seconds": 0.0, "copy_seconds": 0.0}
             nodes = [{"node": rank, "host": self._plan.nodes[rank].host.name, **nothing} for rank in leaders]
@@ -323,9 +324,14 @@ class Steps:
 
     def _user_environment(self, rank: int) -> dict[str, str]:
         """The real values for one node: its host's own of cluster.yaml, and over them what the person set for the job."""
+        nodes, everywhere = self._set_by_the_user
+        return {**nodes.get(str(rank), {}), **everywhere}
+
+    @functools.cached_property
+    def _set_by_the_user(self) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+        """(for a node's rank as text, for all nodes), as it was at submit; read once for however many nodes."""
         stored = read_json(self._folder.environment) or {"all": {}, "nodes": {}}
-        hyperparameters = variables(stored.get("hyperparameters", {}))
-        return {**stored["nodes"].get(str(rank), {}), **stored["all"], **hyperparameters}
+        return stored["nodes"], {**stored["all"], **variables(stored.get("hyperparameters", {}))}
 
     def _warn(self) -> list[Event]:
         """Have the training processes on every node told what Slurm told us."""

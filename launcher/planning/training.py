@@ -10,6 +10,7 @@ from launcher import environ, requirements
 from launcher.cluster import parse_label
 from launcher.errors import UsageError
 from launcher.hyperparameters import problems
+from launcher.model import MASK
 from launcher.planning.request import Request, Settings
 
 if TYPE_CHECKING:
@@ -73,5 +74,5 @@ def _labels(settings: Settings) -> dict[str, str]:
 def masked(value: Any) -> Any:
     """Hyperparameters as they may be shown: what is called like a secret is none of anybody's business."""
     if isinstance(value, Mapping):
-        return {name: environ.MASK if environ.is_secret(str(name)) else masked(item) for name, item in value.items()}
+        return {name: MASK if environ.is_secret(str(name)) else masked(item) for name, item in value.items()}
     return [masked(item) for item in value] if isinstance(value, list) else value

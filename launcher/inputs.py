@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from launcher.keep import home, keep, recall
 from launcher.listing import Listing, look
 from launcher.manifest import hash_of
 from launcher.objects import Depot
-from launcher.sync import Peer, blocks, deflater, packed_manifest
+from launcher.record import dataclass
+from launcher.sync import Peer, asked_files, blocks, deflater, packed_manifest
 
 Progress = Callable[[int, int], None]
 """called with (bytes sent, bytes to send) of one node"""
@@ -210,13 +211,9 @@ class Carrier:
 
     def _send(self, peer: Peer, cargo: Cargo, progress: Progress) -> None:
         wanted = peer.ask("mirror_diff", feed=[packed_manifest(cargo.digest, cargo.entries)])
-        asked = wanted.get("need")
-        need = [str(path) for path in asked] if isinstance(asked, list) else ["nothing that has a name"]
+        need = asked_files(peer, wanted, cargo.entries, "this input")
         if not need:
             return
-        strange = next((path for path in need if path not in cargo.sizes), None)
-        if strange is not None:
-            raise NodeUnusable(f"it wants a file that is not of this input: {strange!r}", where=peer.host.name)
         faults: list[LauncherError] = []
         stream = _Stream(cargo, need, faults, progress)
         try:

@@ -19,7 +19,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Protocol
@@ -27,6 +26,7 @@ from typing import Any, Protocol
 from launcher.agent.wire import CHUNK
 from launcher.errors import LauncherError, LinkLost, NodeUnusable
 from launcher.model import Host
+from launcher.record import dataclass
 from launcher.rsync import DeltaImpossible, push
 from launcher.transports import Channel
 
@@ -238,12 +238,12 @@ def _mirror(peer: Peer, shipment: Shipment, project: str, progress: Progress) ->
         progress(0, 0)
         return "none", 0, 0, ()
     wanted = peer.ask("mirror_diff", feed=[shipment.manifest()])
-    need, size = wanted["need"], wanted["bytes"]
+    need, size = asked_files(peer, wanted, shipment.files, "the source folder"), _count(wanted, "bytes")
     if not need:
         progress(0, 0)
         return "none", 0, 0, ()
     notes: list[str] = []
-    if wanted["old"] >= DELTA_FLOOR:
+    if _count(wanted, "old") >= DELTA_FLOOR:
         try:
             push(peer.open, peer.host.name, shipment.code, need, begun["rsync"], begun["tree"],
                  lambda sent: progress(min(sent, size), size))
@@ -251,13 +251,32 @@ def _mirror(peer: Peer, shipment: Shipment, project: str, progress: Progress) ->
             return "rsync", len(need), size, ()
         except DeltaImpossible as reason:
             notes.append(f"{peer.host.name}: {reason}; the changed files are sent whole")
-        need = peer.ask("mirror_diff", feed=[shipment.manifest()])["need"]
+        need = asked_files(peer, peer.ask("mirror_diff", feed=[shipment.manifest()]), shipment.files, "the source folder")
     if not shutil.which("rsync"):
         notes = ["no rsync on this machine: changed files are sent whole"]
     elif not begun["rsync"]:
         notes = [f"{peer.host.name}: no rsync there; changed files are sent whole"]
     _fill(peer, shipment.pack(need), size, progress)
     return "pack", len(need), size, tuple(dict.fromkeys(notes))
+
+
+def asked_files(peer: Peer, wanted: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]], whole: str) -> list[str]:
+    """What the node says that it lacks of ``files``; NodeUnusable where it asks for anything but a file of ``whole``.
+
+    A name below a link would lead out of the folder, to what nobody gave away; one that comes twice is sent once.
+    """
+    need = wanted["need"]
+    named = isinstance(need, list) and all(isinstance(path, str) for path in need)
+    strange = next((path for path in need if "size" not in files.get(path, ())), None) if named else "nothing that has a name"
+    if strange is not None:
+        raise NodeUnusable(f"it wants a file that is not of {whole}: {strange!r}", where=peer.host.name)
+    return list(dict.fromkeys(need))
+
+
+def _count(wanted: Mapping[str, Any], key: str) -> int:
+    """Bytes that a node tells of; none where it tells no number."""
+    count = wanted[key]
+    return count if isinstance(count, int) else 0
 
 
 def _fill(peer: Peer, pack: Pack, size: int, progress: Progress) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from launcher.errors import NodeError
 from launcher.link import Address, Link
 from launcher.model import Host, Plan, SshOptions, from_json
 from launcher.policy import View, fold
+from launcher.record import dataclass
 from launcher.store import Folder, read_json
 from launcher.transports.gateways import SshWay
 

@@ -27,12 +27,13 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import UsageError
 from launcher.ignore import IgnoreRules
+from launcher.record import dataclass
 
 Entry = Mapping[str, Any]
 

@@ -13,12 +13,13 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from launcher.cluster.userfile import LISTS, UserConfig, config_path, read_user_file
 from launcher.errors import UsageError
+from launcher.record import dataclass
 
 _INCLUDES = 16
 """levels of Include, as ssh has it (readconf.c)"""

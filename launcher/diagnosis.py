@@ -6,12 +6,13 @@ milliseconds (its agent watches its pidfd), torchrun's own end comes later, so t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from launcher import torchrun
 from launcher.model import Failure, Plan
 from launcher.policy import NodeView, View
+from launcher.record import dataclass
 from launcher.store import Folder
 
 _TAIL = 256 * 1024

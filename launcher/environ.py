@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from launcher import channels
 from launcher.model import MASK, Command, Node, Plan
+from launcher.record import dataclass
 from launcher.torchrun import static_node, uses_launcher
 
 DROPPED = (

@@ -11,8 +11,10 @@ import fnmatch
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from launcher.record import dataclass
 
 NODES_OWN = "node:"
 """the image that is none: what the nodes have"""

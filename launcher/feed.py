@@ -9,12 +9,12 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.agent.watch import POLL_SECONDS, Watch
 from launcher.policy import View, fold
+from launcher.record import dataclass
 from launcher.store import Folder, parse_event
 
 _CHUNK = 1 << 18

@@ -16,12 +16,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from launcher.errors import UsageError
 from launcher.model import MASK, GitSource
+from launcher.record import dataclass
 
 SCHEMES = ("file", "http", "https", "ssh", "git")
 _SCP = re.compile(r"(?:[A-Za-z0-9._-]+@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?![:/]{2})\S")

@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
+
+from launcher.record import dataclass
 
 GITIGNORE, LAUNCHERIGNORE = ".gitignore", ".launcherignore"
 

@@ -10,13 +10,14 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from launcher.errors import CollectFailed, LauncherError
 from launcher.manifest import hash_of
 from launcher.model import Host
+from launcher.record import dataclass
 
 _AT_ONCE = 1000
 """files asked for by one request; a stream's number has 15 bits"""

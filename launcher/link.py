@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from launcher import bootstrap, transports
@@ -28,6 +28,7 @@ from launcher.errors import (
     NodeUnusable,
 )
 from launcher.model import Host, SshOptions
+from launcher.record import dataclass
 from launcher.replica import Replica
 from launcher.reply import message_of, settled
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from launcher.errors import UsageError
+from launcher.record import dataclass
 
 _SHOWN = 10
 

@@ -10,11 +10,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from launcher.model import from_json, to_json
+from launcher.record import dataclass
 
 MANIFEST = "model.json"
 MODEL = "model"

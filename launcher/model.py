@@ -9,8 +9,10 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from launcher.record import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

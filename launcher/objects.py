@@ -10,12 +10,12 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher import uri as uris
 from launcher.errors import StorageFailed
+from launcher.record import dataclass
 
 T = TypeVar("T")
 BLOCK = 4 << 20

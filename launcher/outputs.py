@@ -14,7 +14,7 @@ import dataclasses
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from launcher.code import size_text
 from launcher.errors import CollectFailed, NodeUnusable
 from launcher.incoming import Arrivals, arrived, fetch, part_of
 from launcher.manifest import MANIFEST, Conflict, Left, Manifest, OutputFile, OutputLink, save
+from launcher.record import dataclass
 from launcher.sync import Peer
 
 INCOMING = ".incoming"

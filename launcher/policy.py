@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from launcher.record import dataclass
 from launcher.status import Status
 from launcher.view import NodeView as NodeView  # noqa: PLC0414 - handed on
 from launcher.view import View as View  # noqa: PLC0414 - handed on

@@ -17,7 +17,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,6 +26,7 @@ from launcher.errors import StorageFailed
 from launcher.manifest import MANIFEST, Manifest, OutputFile, OutputLink, hash_of, parse, text_of
 from launcher.model import Plan
 from launcher.objects import Depot, Entry, Stopped
+from launcher.record import dataclass
 
 CHANNEL_MANIFEST = "launcher-manifest.json"
 """the manifest's name where a folder holds the files of one channel"""

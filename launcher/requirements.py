@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import UsageError
 from launcher.model import MASK, REQUIREMENTS
+from launcher.record import dataclass
 
 _NESTED = re.compile(r"(?:-r|--requirement|(?P<constraint>-c|--constraint))(?:\s+|=|(?<=-[rc]))(?P<path>\S.*)\Z")
 _EDITABLE = re.compile(r"(?:-e|--editable)(?:\s+|=)(?P<what>\S.*)\Z")

@@ -11,12 +11,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import IO, Any
 
 from launcher.agent.outputs import open_below
 from launcher.callee import CHANNEL, RESULT
 from launcher.errors import LauncherError, RemoteError, ValueRefused
+from launcher.record import dataclass
 
 _NOT_RAISED = ("StopIteration", "StopAsyncIteration", "UnicodeError", "UnicodeDecodeError", "UnicodeEncodeError",
                "UnicodeTranslateError", "ExceptionGroup")  # fmt: skip

@@ -11,7 +11,8 @@ import math
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from launcher.record import dataclass
 
 TAIL = 256 * 1024
 """characters at the end of a text that are looked at; a report and a traceback stand at the end"""

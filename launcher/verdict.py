@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from launcher.policy import View, makes_way
+from launcher.record import dataclass
 from launcher.slurm.states import EXIT_CODES
 from launcher.status import Status
 

@@ -6,9 +6,9 @@ the job waits, and that its batch step is gone without a last word.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from launcher.record import dataclass
 from launcher.slurm.states import EXIT_CODES
 from launcher.status import Status
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -14,6 +13,7 @@ from launcher import configuration
 from launcher.cluster.userfile import LOCAL, UserConfig, config_path, load_user_config
 from launcher.configuration import Found
 from launcher.errors import UsageError
+from launcher.record import dataclass
 
 _CHINESE = {
     "Which machines shall your jobs run on?": "任务在哪些机器上运行？",

@@ -9,13 +9,14 @@ import dataclasses
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from launcher.cluster.hosts import endpoints, same_endpoint_key
 from launcher.cluster.ranges import expand, split_list
 from launcher.errors import UsageError
 from launcher.model import Host, ImageInfo, MasterOptions, SlurmOptions, SshOptions
+from launcher.record import dataclass
 
 PROBLEMS_SHOWN = 200
 """a file with more problems than this is no cluster file; the rest is counted"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from launcher.cluster.textfile import beside
 from launcher.cluster.userfile import is_path
 from launcher.git_source import is_path as is_folder
 from launcher.model import Command, GitSource, MetricDefinition
+from launcher.record import dataclass
 from launcher.uri import is_uri
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import UsageError
 from launcher.keep import keep, recall
+from launcher.record import dataclass
 
 KIND = "user config"
 LOCAL = "local"

@@ -9,7 +9,7 @@ no name accepts.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import yaml
 
 from launcher.cluster.inventory import complain
 from launcher.cluster.textfile import home_expanded, read_text
+from launcher.record import dataclass
 
 DEPTH_LIMIT = 40
 """levels; the deepest path of our files has five"""

@@ -7,7 +7,6 @@ that is not in it are sentences.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher import environments
@@ -16,6 +15,7 @@ from launcher.environ import Orders
 from launcher.environments import Environment, Place, Wrapped
 from launcher.errors import LauncherError, NodesFailed, NodeUnusable, gathered
 from launcher.model import Plan
+from launcher.record import dataclass
 
 if TYPE_CHECKING:
     from launcher.coordinator.prepare import Made, Work

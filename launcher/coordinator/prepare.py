@@ -8,11 +8,11 @@ requeue.  A job of which no part has anything to do has no such step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.coordinator import data, environment, layer
 from launcher.hyperparameters import texts
+from launcher.record import dataclass
 from launcher.store import read_json
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from launcher.planning.request import Request, Settings
 from launcher.planning.source import git_of, project_of
 from launcher.planning.training import training_of
 from launcher.planning.variables import check_variables, read_env_file, user_environment
+from launcher.record import dataclass
 from launcher.store import new_job_id
 
 __all__ = ["Draft", "Request", "draft", "has_inventory", "inventory", "read_env_file"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cluster.userfile import SETTINGS
 from launcher.model import Command, GitSource, MetricDefinition
+from launcher.record import dataclass
 
 if TYPE_CHECKING:
     from launcher.cluster.jobfile import JobFile

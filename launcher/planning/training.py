@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher import environ, requirements
@@ -12,6 +11,7 @@ from launcher.errors import UsageError
 from launcher.hyperparameters import problems
 from launcher.model import MASK
 from launcher.planning.request import Request, Settings
+from launcher.record import dataclass
 
 if TYPE_CHECKING:
     from launcher.cluster.jobfile import JobFile

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from launcher.errors import SlurmSilent, UsageError
+from launcher.record import dataclass
 from launcher.slurm import ask, gpus, hostlist
 
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?\Z", re.ASCII)

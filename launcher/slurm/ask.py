@@ -13,9 +13,9 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from launcher.errors import SlurmSilent
+from launcher.record import dataclass
 from launcher.slurm import hostlist
 from launcher.slurm.states import JobState, state
 

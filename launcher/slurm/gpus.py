@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from launcher.record import dataclass
 
 _COUNT = re.compile(r"(?:(?P<type>[A-Za-z_][\w.-]*):)?(?P<count>\d+)(?:\([^)]*\))?\Z", re.ASCII)
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z", re.ASCII)

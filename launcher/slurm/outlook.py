@@ -8,9 +8,9 @@ a requeue raises Restarts at once; what is left is a scancel.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from launcher.errors import SlurmSilent
+from launcher.record import dataclass
 from launcher.slurm import ask, states
 
 PATIENCE = 3.0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from launcher.errors import UsageError
+from launcher.record import dataclass
 from launcher.slurm import gpus
 from launcher.slurm.allocation import counts, node_names, number, refuse_heterogeneous, step
 

@@ -13,7 +13,6 @@ import os
 import socket
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import paramiko
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -24,6 +23,7 @@ from paramiko.ssh_exception import AuthenticationException, BadAuthenticationTyp
 
 from launcher.errors import HostUnreachable, LoginRefused
 from launcher.keep import State, state
+from launcher.record import dataclass
 from launcher.transports.dial import Deadline
 from launcher.transports.host_keys import fingerprint
 from launcher.transports.ssh_config import SshSettings

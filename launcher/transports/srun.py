@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from launcher import environments
 from launcher.errors import NodeGone, SlurmSilent
 from launcher.model import Plan
+from launcher.record import dataclass
 from launcher.slurm import allocation, ask
 
 IMMEDIATE = 10

@@ -18,10 +18,10 @@ import re
 import shlex
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from launcher.errors import NodeError
 from launcher.model import Host, SshOptions
+from launcher.record import dataclass
 from launcher.transports.ssh_answers import ask
 
 MAX_JUMPS = 16

@@ -23,13 +23,30 @@
     └── StorageFailed             69   what a URI names could not be read or written
 
 The number is the exit status of a command that ends with the error.  Every error says what happened, where, the last
-lines of whoever spoke there, and the next step; ``str(error)`` is all four, ready to print.
+lines of whoever spoke there, and the next step; ``str(error)`` is all four, ready to print: see `plain`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
+
+_COLOR = re.compile(r"\x1b\[[\d;:]*m")
+_UNFIT = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """A text of ours as it may be shown, whatever is quoted in it: a node's words, a traceback, a file's name.
+
+    What would steer a terminal, or turn the order of letters, is shown as an escape (`\\x1b`); colors are left out.
+    """
+    return _UNFIT.sub(_escaped, _COLOR.sub("", text))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 class LauncherError(Exception):
@@ -48,7 +65,7 @@ class LauncherError(Exception):
         head = f"{self.where}: {self.what}" if self.where else self.what
         body = [f"    {line}" for line in self.lines]
         tail = [f"  next: {self.next_step}"] if self.next_step else []
-        return "\n".join([head, *body, *tail])
+        return plain("\n".join([head, *body, *tail]))
 
 
 class UsageError(LauncherError):
@@ -194,4 +211,4 @@ class RemoteError(LauncherError):
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.type_name}: {self.what}"
-        return "\n".join([head, *(f"    {line}" for line in self.lines), f"  next: {self.next_step}"])
+        return plain("\n".join([head, *(f"    {line}" for line in self.lines), f"  next: {self.next_step}"]))

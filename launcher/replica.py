@@ -19,6 +19,7 @@ _PROMISED: dict[str, dict[str, Any]] = {
     "exited": {"exit_code": _NUMBER, "signal": _WORD},
     "outcome": {"kind": _WORD, "exit_code": _NUMBER, "signal": _WORD},
     "killing": {"pids": list},
+    "warned": {"signal": str, "told": list, "untold": list},
 }
 """{type of an agent's event: {key: its type}}, as far as somebody here relies on it"""
 _OF_WORKERS: dict[str, Any] = dict.fromkeys(("local_rank", "rank", "restart_count"), _NUMBER)
@@ -109,8 +110,11 @@ def _parse(lines: list[bytes]) -> list[dict[str, Any]]:
 
 def _is_sound(event: dict[str, Any]) -> bool:
     promised = {"attempt": _NUMBER, **_PROMISED.get(event["type"], {})}
-    workers = event.get("workers", []) if event["type"] == "workers" else [event]
-    return _has(event, promised) and all(isinstance(one, dict) and _has(one, _OF_WORKERS) for one in workers)
+    if not _has(event, promised):
+        return False
+    workers = {"workers": ["workers"], "warned": ["told", "untold"]}.get(event["type"], [])
+    listed = [one for key in workers for one in event[key]]
+    return all(isinstance(one, dict) and _has(one, _OF_WORKERS) for one in [event, *listed])
 
 
 def _has(value: dict[str, Any], promised: dict[str, Any]) -> bool:

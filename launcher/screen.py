@@ -1,7 +1,12 @@
-"""What is shown: log lines on stdout with their `node:rank`, everything else on stderr."""
+"""What is shown: log lines on stdout with their `node:rank`, everything else on stderr.
+
+What nodes and commands wrote must not steer a terminal: in sentences of ours nothing of it does (`launcher.errors.plain`); of
+log lines colors pass.  Into a pipe or a file log lines go byte by byte.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from launcher.errors import plain
+
 if TYPE_CHECKING:
     from launcher.feed import Feed, Lines
     from launcher.model import Plan
@@ -17,6 +24,13 @@ if TYPE_CHECKING:
     from launcher.store import Folder
 
 _COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+_STEERING = re.compile(
+    rb"(\x1b\[[\d;:]*m)"
+    rb"|(?:\x1b\[|\xc2\x9b)[0-?]*[ -/]*[@-~]"
+    rb"|(?:\x1b[]PX^_]|\xc2[\x90\x98\x9d-\x9f])[^\x07\x1b\n]*(?:\x07|\x1b\\)?"
+    rb"|\x1b[ -/]*[0-~]?|\xc2[\x80-\x9f]|[\0-\x08\x0b-\x1f\x7f]"
+)
+"""what a terminal obeys (ECMA-48): colors, all other control sequences, strings such as a window's title, single controls"""
 
 
 class Screen:
@@ -33,7 +47,7 @@ class Screen:
         """A sentence for the person."""
         self.rest()
         for line in text.splitlines():
-            click.echo(line, err=True)
+            say(line, err=True)
 
     def warn(self, text: str) -> None:
         """A sentence the person should not miss."""
@@ -62,10 +76,11 @@ class Screen:
         self._turn_spinner(item["type"])
 
     def lines(self, lines: Lines) -> None:
-        """Log lines, each with its prefix; bytes go out as they came."""
+        """Log lines, each with its prefix; bytes go out as they came, to a terminal without what it would obey."""
         self.rest()
         prefix = self._prefix(lines)
-        self._write(prefix + (b"\n" + prefix).join(lines.lines) + b"\n")
+        shown = [unsteered(line) for line in lines.lines] if self._colored else lines.lines
+        self._write(prefix + (b"\n" + prefix).join(shown) + b"\n")
 
     def _prefix(self, lines: Lines) -> bytes:
         text = prefix_of(lines)
@@ -104,7 +119,7 @@ class Screen:
             self.warn("the model is empty: the command wrote nothing to $PAI_OUTPUT_MODEL")
         if success or not empty:
             sys.stdout.flush()
-            click.echo(where)
+            say(where)
 
     def _progress(self, event: Mapping[str, Any]) -> None:
         if self._spinner:
@@ -152,17 +167,31 @@ class _Spinner:
         self._status: Any = None
 
     def say(self, text: str) -> None:
+        from rich.text import Text
+
+        # As it is: what is in brackets is no markup.
+        shown = Text(plain(text))
         if self._status is None:
             from rich.console import Console
 
-            self._status = Console(stderr=True).status(text)
+            self._status = Console(stderr=True).status(shown)
             self._status.start()
-        self._status.update(text)
+        self._status.update(shown)
 
     def stop(self) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None
+
+
+def say(text: str, err: bool = False) -> None:
+    """A sentence of ours on stdout or stderr; nothing in it steers a terminal."""
+    click.echo(plain(text), err=err)
+
+
+def unsteered(line: bytes) -> bytes:
+    """A log line as a terminal may have it: with its colors, without whatever else a terminal would obey."""
+    return _STEERING.sub(lambda found: found[1] or b"", line)
 
 
 def prefix_of(lines: Lines) -> str:
@@ -255,7 +284,7 @@ def _warned(told: Mapping[str, Any]) -> str:
 def _called(processes: list[Mapping[str, Any]]) -> str:
     """Processes by rank, where they have one, else by name."""
     ranks = [str(one["rank"] if one.get("rank") is not None else one["local_rank"]) for one in processes if "local_rank" in one]
-    return f"rank {', '.join(ranks)}" if ranks else ", ".join(str(one["name"]) for one in processes)
+    return f"rank {', '.join(ranks)}" if ranks else ", ".join(str(one.get("name")) for one in processes)
 
 
 def _requeued(event: Mapping[str, Any], view: View) -> str:
@@ -315,7 +344,7 @@ def print_table(rows: list[tuple[str, ...]]) -> None:
     """Columns as wide as their widest cell."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def is_empty(model: Path) -> bool:

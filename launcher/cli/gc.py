@@ -9,6 +9,7 @@ import click
 from launcher import api
 from launcher.cleaning import Findings, look, remove
 from launcher.errors import UsageError
+from launcher.screen import say
 from launcher.store import Store
 
 _WHAT = {
@@ -32,11 +33,11 @@ def gc_command(ctx: click.Context, jobs: tuple[str, ...], yes: bool) -> None:
     folders = [api.find(job) for job in jobs] if jobs else list(Store().folders())
     found = look(folders, named=bool(jobs))
     for sentence in found.kept:
-        click.echo(f"kept: {sentence}", err=True)
+        say(f"kept: {sentence}", err=True)
     for error in found.errors:
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
     if found.empty:
-        click.echo("nothing to remove", err=True)
+        say("nothing to remove", err=True)
         ctx.exit(69 if found.errors else 0)
     _show(found)
     if not yes and not sys.stdin.isatty():
@@ -45,16 +46,16 @@ def gc_command(ctx: click.Context, jobs: tuple[str, ...], yes: bool) -> None:
         ctx.exit(1)
     errors = remove(found)
     for error in errors:
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
     ctx.exit(69 if errors or found.errors else 0)
 
 
 def _show(found: Findings) -> None:
     for path in found.here:
-        click.echo(f"here: {path}")
+        say(f"here: {path}")
     for name, entries in found.there.items():
         for machine, job, alive in entries:
-            click.echo(f"{name}: {machine.host.workdir}/node/jobs/{job}" + (", and its living processes" if alive else ""))
+            say(f"{name}: {machine.host.workdir}/node/jobs/{job}" + (", and its living processes" if alive else ""))
     for name, kept in found.stores.items():
         for machine, store, key, days in kept:
-            click.echo(f"{name}: {machine.host.workdir}/node/{store}/{key}: {_WHAT[store]} {days} days")
+            say(f"{name}: {machine.host.workdir}/node/{store}/{key}: {_WHAT[store]} {days} days")

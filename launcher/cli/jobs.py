@@ -9,7 +9,7 @@ import click
 
 from launcher import api
 from launcher.cli import options
-from launcher.screen import ending, is_empty, print_table, when
+from launcher.screen import ending, is_empty, print_table, say, when
 
 
 @click.command("list")
@@ -21,7 +21,7 @@ def list_command(output: str) -> None:
         options.print_json({"schema_version": 1, "jobs": found})
         return
     if not found:
-        click.echo("no jobs yet", err=True)
+        say("no jobs yet", err=True)
         return
     rows: list[tuple[str, ...]] = [("JOB", "STATUS", "NODES", "CLUSTER", "CREATED", "EXIT")]
     for job in found:
@@ -40,27 +40,27 @@ def status_command(job: str, output: str) -> None:
     if output == "json":
         options.print_json(told)
         return
-    click.echo(f"job          {told['job_id']}")
-    click.echo(f"status       {told['status']}" + (f" ({told['reason_code']})" if told["reason_code"] else ""))
-    click.echo(f"coordinator  {told['coordinator']}")
+    say(f"job          {told['job_id']}")
+    say(f"status       {told['status']}" + (f" ({told['reason_code']})" if told["reason_code"] else ""))
+    say(f"coordinator  {told['coordinator']}")
     if told["labels"]:
-        click.echo(f"labels       {', '.join(f'{name}={text}' for name, text in told['labels'].items())}")
+        say(f"labels       {', '.join(f'{name}={text}' for name, text in told['labels'].items())}")
     if told["slurm_job_id"]:
-        click.echo(f"slurm job    {told['slurm_job_id']}")
+        say(f"slurm job    {told['slurm_job_id']}")
     for name in ("created_at", "started_at", "ended_at"):
-        click.echo(f"{name.removesuffix('_at'):<12} {when(told[name])}")
+        say(f"{name.removesuffix('_at'):<12} {when(told[name])}")
     if told["master_addr"]:
-        click.echo(f"master       {told['master_addr']} port {told['master_port']}")
-    click.echo(f"folder       {told['folder']}")
-    click.echo(f"model        {_model(told)}")
+        say(f"master       {told['master_addr']} port {told['master_port']}")
+    say(f"folder       {told['folder']}")
+    say(f"model        {_model(told)}")
     _print_nodes(told["nodes"])
     seen = api.view(folder)
     if seen.end is not None and seen.end["status"] != "Succeed":
-        click.echo(ending(folder, seen))
+        say(ending(folder, seen))
     elif seen.end is None and told["reason_message"]:
-        click.echo(told["reason_message"])
+        say(told["reason_message"])
     elif told["coordinator"] in ("lost", "key unavailable"):
-        click.echo(f"  next: launcher attach {told['job_id']} (starts a new coordinator, with the keys of this terminal)")
+        say(f"  next: launcher attach {told['job_id']} (starts a new coordinator, with the keys of this terminal)")
 
 
 def _model(told: dict[str, Any]) -> str:
@@ -96,4 +96,4 @@ def cancel_command(job: str, now: bool, no_wait: bool, output: str) -> None:
     if output == "json":
         options.print_json(api.describe(folder))
     else:
-        click.echo(f"{folder.job_id}: {feed.view.status.value}" if feed else f"{folder.job_id}: asked to stop")
+        say(f"{folder.job_id}: {feed.view.status.value}" if feed else f"{folder.job_id}: asked to stop")

@@ -12,6 +12,7 @@ from launcher import uri as uris
 from launcher.cli import options
 from launcher.errors import LauncherError, UsageError
 from launcher.manifest import MANIFEST, MODEL, load, verify
+from launcher.screen import say
 
 if TYPE_CHECKING:
     from launcher.store import Folder
@@ -51,19 +52,19 @@ def model_data_command(ctx: click.Context, job: str, thoroughly: bool, to: str |
         }
         options.print_json({"schema_version": 1, **document})
     elif to is not None and problems:
-        click.echo("error: nothing was copied", err=True)
+        say("error: nothing was copied", err=True)
     elif collected:
-        click.echo(copied or told["model_data"])
+        say(copied or told["model_data"])
     ctx.exit(69 if problems else 0)
 
 
 def _print(told: dict[str, Any], files: list[str], problems: list[str]) -> None:
     if told["status"] != "Succeed":
-        click.echo(f"warning: the job has not succeeded: {told['status']}", err=True)
+        say(f"warning: the job has not succeeded: {told['status']}", err=True)
     elif not files:
-        click.echo("warning: the model is empty: the command wrote nothing to $PAI_OUTPUT_MODEL", err=True)
+        say("warning: the model is empty: the command wrote nothing to $PAI_OUTPUT_MODEL", err=True)
     for problem in problems:
-        click.echo(f"error: {problem}", err=True)
+        say(f"error: {problem}", err=True)
 
 
 def _published_problems(folder: Folder) -> list[str]:
@@ -91,5 +92,5 @@ def _copy(folder: Folder, to: str) -> str:
     if wrong:
         raise UsageError("the model cannot be copied there", problems=wrong)
     target = of_channel(where, load(folder.output), MODEL)
-    publish(folder.output, target, lambda text: click.echo(text, err=True), lambda done, total: None)
+    publish(folder.output, target, lambda text: say(text, err=True), lambda done, total: None)
     return where

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+_CONTROLS = re.compile("[\x7f-\x9f]")
 
 
 class Parsed(click.ParamType[Any]):
@@ -57,5 +59,6 @@ def inventory(function: F) -> F:
 
 def print_json(document: Any) -> None:
     """One JSON document, or one line of a stream."""
-    # A lone surrogate stands for a byte of argv that is no text; JSON can only escape it.
-    click.echo(json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace").decode())
+    # A lone surrogate stands for a byte of argv that is no text; JSON can only escape it.  Some controls it need not, but may.
+    text = json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    click.echo(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))

@@ -14,7 +14,7 @@ from launcher.cli.follow import exit_as_the_job, follow, leave_quietly
 from launcher.errors import UsageError
 from launcher.feed import Feed, Lines
 from launcher.following import Attention, until_end
-from launcher.screen import Screen, sentence_of, when
+from launcher.screen import Screen, say, sentence_of, when
 from launcher.store import Folder
 
 
@@ -58,7 +58,7 @@ def wait_command(ctx: click.Context, job: str, timeout: float | None, output: st
     leave_quietly()
     feed = until_end(folder, timeout)
     if feed is None:
-        click.echo(f"{folder.job_id} is still {api.view(folder).status.value}", err=True)
+        say(f"{folder.job_id} is still {api.view(folder).status.value}", err=True)
         ctx.exit(75)
     if output == "text":
         Screen(output).finish(folder, feed.view)
@@ -158,7 +158,7 @@ class _Filter:
 
 
 def _say_nothing_of(whom: str, feed: Feed) -> None:
-    click.echo(f"{whom} printed nothing" if feed.ended else f"{whom} has printed nothing yet", err=True)
+    say(f"{whom} printed nothing" if feed.ended else f"{whom} has printed nothing yet", err=True)
 
 
 @click.command("events")
@@ -188,7 +188,7 @@ def _print_event(event: dict[str, Any], feed: Feed, output: str) -> None:
         options.print_json(event)
         return
     sentence = sentence_of(event, feed.view) or _plain(event)
-    click.echo(f"{when(event['time'])}  {sentence}")
+    say(f"{when(event['time'])}  {sentence}")
 
 
 def _plain(event: dict[str, Any]) -> str:

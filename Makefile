@@ -3,10 +3,13 @@
 PYTHON ?= python3
 # compat: a path in site-packages. The import hook that an editable install has otherwise costs every Python start 25 ms.
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	--config-settings editable_mode=compat
+	--config-settings editable_mode=compat --no-compile
+# By all cores, which pip would do with one. It must be done: containers have .venv read-only. Some packages bring templates
+# that are no Python; those fail, and nobody imports them.
+COMPILE = .venv/bin/python -m compileall -qq -j 0 .venv/lib || true
 export PYTHON
 
-.PHONY: help demo test lint docs docs-serve bench cluster slurm cluster-down clean
+.PHONY: help demo test images lint docs docs-serve bench cluster slurm cluster-down clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,9 +25,14 @@ demo: .venv/with-torch
 	.venv/bin/python -m launcher submit --backend local --nodes 2 --nproc-per-node 2 --source-dir train_src \
 		-- train_multinode.py --total_epochs 10 --save_every 5
 
-test: .venv/with-dev
+test:
 	@scripts/packages test
+	@$(MAKE) --no-print-directory --jobs=2 .venv/with-dev images
 	@scripts/test $(PYTEST_ARGS)
+
+# Beside pip, which has one core busy for a minute. Where it fails, scripts/test says what that means.
+images:
+	-@$(PYTHON) tests/cluster/cluster images
 
 lint: .venv/with-dev
 	@scripts/lint
@@ -70,9 +78,12 @@ clean:
 .venv/with-torch: pyproject.toml constraints.txt | .venv/bin/pip
 	@echo "Installing the launcher and torch into .venv"
 	@$(PIP_INSTALL) --editable '.[torch]'
+	@$(COMPILE)
 	@touch $@
 
-.venv/with-dev: pyproject.toml constraints.txt .venv/with-torch
-	@echo "Installing the development tools into .venv"
+# All of it in one go: what pip finds out and builds for one of two installations it would do again for the other.
+.venv/with-dev: pyproject.toml constraints.txt | .venv/bin/pip
+	@echo "Installing the launcher, torch and the development tools into .venv"
 	@$(PIP_INSTALL) --editable '.[torch,dev,docs]'
-	@touch $@
+	@$(COMPILE)
+	@touch .venv/with-torch $@

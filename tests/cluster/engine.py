@@ -125,6 +125,13 @@ def ensure_images(suites: Sequence[str] = SUITES) -> dict[str, str]:
     return names
 
 
+def ensure_all_images() -> None:
+    """Build what is missing for any cluster, with an engine that is started where nobody did."""
+    ensure_engine()
+    ensure_images()
+    ensure_slurm_image()
+
+
 def ensure_slurm_image() -> str:
     """The image of the machines of a fake Slurm cluster, which is made on top of a node's; built where it is missing."""
     name = f"launcher-cluster:slurm-{_sources_hash(IMAGE_DIR, SLURM_IMAGE_DIR)}"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*://")
 _LOCAL = ("file", "local")
 OBJECT_STORES = ("s3", "s3a", "oss", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory")
 """protocols whose files appear whole or not at all; elsewhere a file is written under another name and renamed"""
 READ_ONLY = ("http", "https", "data", "zip", "tar", "git", "github")
+_END, _BETWEEN = re.compile(r"[?#;]"), re.compile(r"[?#;&]")
 _SECRET = re.compile(r"token|secret|passw|credential|signature|access.?key|api.?key|\A(?:sig|key|auth)\Z", re.IGNORECASE)
 _MASK = "****"
 
@@ -55,34 +56,49 @@ def name_of(uri: str) -> str:
 
 
 def secret_in(uri: str) -> str | None:
-    """What of a URI must not be written down, in a few words; None where there is nothing."""
-    parts = _split(uri)
-    if parts is None:
-        return None
-    user, colon, _ = parts.netloc.rpartition("@")[0].partition(":")
-    if colon:
+    """What of a URI, or of one that is chained to it by `::`, must not be written down, in a few words; None: nothing."""
+    return next((found for piece in uri.split("::") if (found := _secret_of(piece))), None)
+
+
+def _secret_of(piece: str) -> str | None:
+    scheme, user, _, more = _taken_apart(piece)
+    if ":" in user:
         return "a password"
-    if user and protocol(uri) in ("http", "https"):
+    if user and scheme.lower() in ("http", "https"):
         return "a user or token before the @"
-    odd = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if _SECRET.search(name)]
+    names = [unquote(word.partition("=")[0]) for word in _BETWEEN.split(more)]
+    odd = [name for name in names if _SECRET.search(name)]
     return f"a secret ({odd[0]}=…)" if odd else None
+
+
+def _taken_apart(piece: str) -> tuple[str, str, str, str]:
+    """(protocol, what stands before the @, what comes then and is before any ?, # or ;, the rest)."""
+    scheme, colon, rest = piece.partition("://")
+    scheme, rest = (scheme, rest) if colon else ("", piece)
+    user = _user_of(rest)
+    end = _END.search(rest, len(user))
+    return scheme, user, rest[len(user) : end.start()] if end else rest[len(user) :], rest[end.start() :] if end else ""
+
+
+def _user_of(rest: str) -> str:
+    """What stands before the @; what follows a colon there may be a port, or a password, which may have any letter in it."""
+    first = re.split("[/?#;]", rest, maxsplit=1)[0]
+    if "@" in first:
+        return first.rpartition("@")[0]
+    _, colon, port = first.partition(":")
+    return rest.rpartition("@")[0] if colon and not port.isdigit() else ""
 
 
 def masked(uri: str) -> str:
     """The URI without what must not be shown."""
-    parts = _split(uri)
-    if parts is None or secret_in(uri) is None:
-        return uri
-    where = parts.netloc.rpartition("@")[2]
-    netloc = f"{_MASK}@{where}" if "@" in parts.netloc else where
-    return parts._replace(netloc=netloc, query=_MASK if parts.query else "").geturl()
+    return "::".join(_masked(piece) for piece in uri.split("::"))
 
 
-def _split(uri: str) -> SplitResult | None:
-    try:
-        return urlsplit(uri.rpartition("::")[2])
-    except ValueError:
-        return None
+def _masked(piece: str) -> str:
+    if _secret_of(piece) is None:
+        return piece
+    scheme, user, place, more = _taken_apart(piece)
+    return f"{scheme}://{_MASK if user else ''}{place}{more[0] + _MASK if more else ''}"
 
 
 def missing_package(uri: str) -> str | None:

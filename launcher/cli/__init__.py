@@ -6,7 +6,7 @@ import contextlib
 import errno
 import importlib
 import sys
-from typing import Any
+from typing import NoReturn
 
 import click
 
@@ -72,33 +72,34 @@ def cli() -> None:
     """
 
 
-def main() -> Any:
+def main() -> NoReturn:
     """Run the command line and exit: 0, the job's own exit code, 2, 69, 70, 74, 130 or 141 (see `launcher.errors`, `streams`)."""
     guard_streams()
     try:
-        _run(sys.argv[1:])
+        code = _run(sys.argv[1:])
+        sys.stdout.flush()
     except OutputLost as lost:
+        code = lost.exit_code
         if not lost.unread:
             with contextlib.suppress(OutputLost):
                 click.echo(f"error: {lost}", err=True)
-        sys.exit(lost.exit_code)
+    sys.exit(code)
 
 
-def _run(typed: list[str]) -> None:
+def _run(typed: list[str]) -> int:
+    """Run what was typed; the exit code."""
     try:
         # click hands arguments on without the `--` between them; `submit` needs to know where it stood.
         code = cli.main(args=typed, standalone_mode=False, prog_name="launcher", obj=typed)
-        sys.stdout.flush()
-        sys.exit(code if isinstance(code, int) else 0)
     except click.Abort:
         click.echo("cancelled", err=True)
-        sys.exit(130)
+        return 130
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except LauncherError as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except OutputLost:
         raise
     except Exception as error:  # noqa: BLE001 - the process ends here, and a fault of ours must not look like a job that exited with 1
@@ -110,4 +111,5 @@ def _run(typed: list[str]) -> None:
             import traceback
 
             traceback.print_exc()
-        sys.exit(70)
+        return 70
+    return code if isinstance(code, int) else 0

@@ -5,19 +5,26 @@ Started without, it loads its code meanwhile; with `--ssh` all that ssh needs, t
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from launcher.coordinator.loop import Coordinator
-from launcher.coordinator.owner import AlreadyOwned, Owner
-from launcher.store import Folder
+if TYPE_CHECKING:
+    from launcher.store import Folder
 
 
 def main() -> int:
     """Coordinate the job until its end; 0 also when another coordinator has it already."""
+    # As in launcher.__main__: code that is being loaded is no garbage.
+    gc.set_threshold(50_000)
+    from launcher.coordinator.loop import Coordinator
+    from launcher.coordinator.owner import AlreadyOwned, Owner
+    from launcher.store import Folder
+
     given = [word for word in sys.argv[1:] if word != "--ssh"]
     folder = Folder(Path(given[0])) if given else _await_job()
     if folder is None:
@@ -45,6 +52,8 @@ def _await_job() -> Folder | None:
     root = os.fsdecode(sys.stdin.buffer.read())
     if not root:
         return None
+    from launcher.store import Folder
+
     folder = Folder(Path(root))
     with open(os.devnull, "rb") as null, folder.coordinator_log.open("ab") as log:
         for target, source in ((0, null), (1, log), (2, log)):
@@ -59,4 +68,8 @@ def _load_ssh() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # All is written, and all threads that are left only listen: nothing is to be taken apart.
+    os._exit(code)

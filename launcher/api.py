@@ -251,10 +251,16 @@ def _collected(plan_: Mapping[str, Any], seen: View) -> list[str]:
 
 
 def output_place(folder: Folder, channel: str) -> str:
-    """Where an output channel's files come to lie, by the plan: a path here, or a URI that ends in /."""
-    from launcher import uri
+    """Where an output channel's files come to lie, by the plan: a path here, or a URI that ends in /.
+
+    UsageError, which lists the channels there are, where the job has no such one.
+    """
+    from launcher import channels, uri
 
     spec = (read_json(folder.plan) or {}).get("spec", {})
+    known = dict.fromkeys([*channels.CHANNELS, *spec.get("outputs", {}), *spec.get("collect", [])])
+    if channel not in known:
+        raise UsageError(f"the job has no output channel {channel!r}; there are", where=folder.job_id, problems=list(known))
     own = spec.get("outputs", {}).get(channel)
     if own is None and channel == "checkpoints":
         own = spec.get("checkpoints_path")

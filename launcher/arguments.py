@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from launcher.cluster import parse_duration, parse_name
+from launcher import environ, hyperparameters
+from launcher.cluster import parse_duration, parse_name, parse_size
 from launcher.errors import WrongArguments
-from launcher.model import Command
+from launcher.metrics import problems_of
+from launcher.model import Command, MetricDefinition
 
 Check = Callable[[Any], str | None]
 
 _JOB_TYPE = "PyTorchJob"
+_BACKENDS = ("local", "ssh", "slurm")
 _GIT_KEYS = ("repo", "branch", "commit")
 _METRIC_KEYS = ("Name", "Regex")
+_METRIC = "a dict with the texts Name and Regex"
 
 
 def text(value: Any) -> str | None:
     """A text that is not empty."""
     if isinstance(value, str):
         return None if value.strip() else "is empty"
-    return f"a text is wanted, not {_kind(value)}"
+    return f"a text is wanted, not {kind(value)}"
 
 
 def image(value: Any) -> str | None:
@@ -46,7 +49,7 @@ def command(value: Any) -> str | None:
     """A text for `sh -c`, or a list of words."""
     if isinstance(value, (str, Command)):
         return text(value) if isinstance(value, str) else None
-    words = _texts(value, "the words of the command")
+    words = texts(value, "the words of the command")
     return words if words or value else "is empty"
 
 
@@ -72,6 +75,11 @@ def count(value: Any) -> str | None:
     return None if whole and value >= 1 else f"{value!r}: a whole number of at least 1 is wanted"
 
 
+def flag(value: Any) -> str | None:
+    """Yes or no: a text, which Python would take for a yes, is neither."""
+    return None if isinstance(value, bool) else f"{value!r}: True or False is wanted"
+
+
 def count_or_auto(value: Any) -> str | None:
     """Processes per node."""
     return None if value == "auto" or not count(value) else f'{value!r}: a whole number of at least 1, or "auto"'
@@ -92,39 +100,59 @@ def seconds(value: Any) -> str | None:
 def named(value: Any) -> str | None:
     """Values by name; what they are is looked at where they are used."""
     if not isinstance(value, Mapping):
-        return f"a dict is wanted, not {_kind(value)}"
+        return f"a dict is wanted, not {kind(value)}"
     odd = [key for key in value if not isinstance(key, str) or not key]
     return f"{odd[0]!r} is no name" if odd else None
 
 
-def variables(value: Any) -> str | None:
+def parameters(value: Any) -> str | None:
+    """Hyperparameters: what JSON knows, by name."""
+    return named(value) or "; ".join(hyperparameters.problems(value)) or None
+
+
+def words(value: Any) -> str | None:
     """Texts by name; whole numbers are taken as they are written."""
     if wrong := named(value):
         return wrong
     odd = {key: item for key, item in value.items() if isinstance(item, bool) or not isinstance(item, (str, int))}
-    return "; ".join(f"{key} is {_kind(item)}, and a text is wanted" for key, item in odd.items()) or None
+    return "; ".join(f"{key} is {kind(item)}, and a text is wanted" for key, item in odd.items()) or None
+
+
+def variables(value: Any) -> str | None:
+    """Those that the command finds: texts by name, none that only we may set."""
+    if wrong := words(value):
+        return wrong
+    odd = [f"{name!r} is no name of a variable" for name in value if "=" in name or "\0" in name]
+    odd += [f"{name} has a NUL in it" for name, item in value.items() if "\0" in str(item)]
+    return "; ".join(odd + [f"{name} is the launcher's own" for name in value if environ.is_ours(name)]) or None
+
+
+def size(value: Any) -> str | None:
+    """Bytes, or a text such as 2GiB."""
+    if not isinstance(value, str):
+        return count(value)
+    try:
+        parse_size(value)
+    except ValueError as error:
+        return f"{value!r}: {error}"
+    return None
 
 
 def lines(value: Any) -> str | None:
     """Lines as in a requirements.txt."""
-    return _texts(value, "lines as in a requirements.txt")
+    return texts(value, "lines as in a requirements.txt")
 
 
 def metrics(value: Any) -> str | None:
     """PAI's metric definitions."""
     if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
-        return f'a list such as [{{"Name": "loss", "Regex": r"loss=(\\S+)"}}] is wanted, not {_kind(value)}'
-    return "; ".join(filter(None, (_metric(number, one) for number, one in enumerate(value)))) or None
+        return f'a list such as [{{"Name": "loss", "Regex": r"loss=(\\S+)"}}] is wanted, not {kind(value)}'
+    odd = [f"entry {number}: {_METRIC} is wanted" for number, one in enumerate(value) if not _is_metric(one)]
+    return "; ".join(odd or problems_of([MetricDefinition(one["Name"], one["Regex"]) for one in value])) or None
 
 
-def _metric(number: int, one: Any) -> str | None:
-    if not isinstance(one, Mapping) or set(one) != set(_METRIC_KEYS) or not all(isinstance(item, str) for item in one.values()):
-        return f"entry {number}: a dict with the texts Name and Regex is wanted"
-    try:
-        groups = re.compile(one["Regex"]).groups
-    except re.error as error:
-        return f"entry {number}: {one['Regex']!r} is no regular expression: {error}"
-    return None if groups == 1 else f"entry {number}: {one['Regex']!r} has {groups} groups, and one is wanted: the number"
+def _is_metric(one: Any) -> bool:
+    return isinstance(one, Mapping) and set(one) == set(_METRIC_KEYS) and all(isinstance(item, str) for item in one.values())
 
 
 def git(value: Any) -> str | None:
@@ -138,8 +166,19 @@ def git(value: Any) -> str | None:
 
 def backend(value: Any) -> str | None:
     """The word for how nodes are reached."""
-    known = ("local", "ssh", "slurm")
-    return None if value in known else f"{value!r}: one of {', '.join(known)}"
+    return None if value in _BACKENDS else f"{value!r}: one of {', '.join(_BACKENDS)}"
+
+
+def one_of(value: Any, known: Sequence[str]) -> str | None:
+    """One of these words, in upper or lower case."""
+    if isinstance(value, str) and value.lower() in [word.lower() for word in known]:
+        return None
+    return f"{value!r}: one of {', '.join(known)}{meant(value, known) if isinstance(value, str) else ''}"
+
+
+def interval(value: Any) -> str | None:
+    """Seconds between two looks."""
+    return seconds(value) if not isinstance(value, str) else f"{value!r}: seconds, more than 0"
 
 
 def later(value: Any) -> str | None:
@@ -149,10 +188,14 @@ def later(value: Any) -> str | None:
 
 def complain(what: str, checks: Mapping[str, Check], said: Mapping[str, Any], others: Iterable[str] = ()) -> None:
     """Raise WrongArguments with all that is wrong with what was ``said`` (None: nothing was), and with ``others`` before it."""
-    problems = list(others)
-    problems += [f"{key}: {wrong}" for key, check in checks.items() if said.get(key) is not None and (wrong := check(said[key]))]
-    if problems:
-        raise WrongArguments(what, problems=problems)
+    found = [*others, *problems(checks, said)]
+    if found:
+        raise WrongArguments(what, problems=found)
+
+
+def problems(checks: Mapping[str, Check], said: Mapping[str, Any]) -> list[str]:
+    """All that is wrong with what was ``said``, a sentence each, in the order of the checks; None: nothing was said."""
+    return [f"{key}: {wrong}" for key, check in checks.items() if said.get(key) is not None and (wrong := check(said[key]))]
 
 
 def meant(word: str, known: Iterable[str]) -> str:
@@ -161,12 +204,14 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _texts(value: Any, what: str) -> str | None:
+def texts(value: Any, what: str) -> str | None:
+    """A list of texts; ``what`` they are."""
     if isinstance(value, str) or not isinstance(value, Sequence):
-        return f"a list of {what} is wanted, not {_kind(value)}"
+        return f"a list of {what} is wanted, not {kind(value)}"
     odd = [item for item in value if not isinstance(item, str)]
-    return f"{what} are texts, and {odd[0]!r} is {_kind(odd[0])}" if odd else None
+    return f"{what} are texts, and {odd[0]!r} is {kind(odd[0])}" if odd else None
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
+    """`a text`, or its type with an article."""
     return "a text" if isinstance(value, str) else f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"

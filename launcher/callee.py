@@ -48,7 +48,7 @@ def main(folder: str) -> int:
         told = _told(error, call["file"])
         _save(place, {"error": told})
         sys.stderr.write(told["traceback"])
-        return 1
+        return _status(error)
     try:
         document = {"value": _Writer(place).write(value, "")}
     except Refused as error:
@@ -82,6 +82,12 @@ def _told(error: BaseException, source: str) -> dict[str, Any]:
     # KeyError's own text is a repr, for the sake of KeyError('').
     text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
     return {"type": name, "message": text[:_LONGEST], "traceback": "".join(lines)[-_LONGEST:]}
+
+
+def _status(error: BaseException) -> int:
+    """The exit status of a process that ends with it: what the function asked for, but never success, for there is no value."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    return code if isinstance(code, int) and 0 < code < 256 else 1
 
 
 def _below(trace: Any) -> Any:

@@ -22,7 +22,7 @@ from launcher.errors import WrongArguments
 from launcher.metrics import of_mappings
 from launcher.model import MASK, Command, GitSource, JobSpec, from_json
 from launcher.planning import Request
-from launcher.session import Session, get_default_session
+from launcher.session import Session, get_default_session, odd_session
 from launcher.store import read_json
 from launcher.training_job import TrainingJob, warn
 
@@ -39,7 +39,7 @@ _CHECKS: dict[str, Check] = {
     "source_dir": arguments.path,
     "git_config": arguments.git,
     "job_type": arguments.job_type,
-    "hyperparameters": arguments.named,
+    "hyperparameters": arguments.parameters,
     "environments": arguments.variables,
     "requirements": arguments.lines,
     "base_job_name": arguments.name,
@@ -49,8 +49,9 @@ _CHECKS: dict[str, Check] = {
     "metric_definitions": arguments.metrics,
     "instance_type": arguments.text,
     "instance_count": arguments.count,
+    "session": odd_session,
     "settings": arguments.named,
-    "labels": arguments.variables,
+    "labels": arguments.words,
     "cluster": arguments.path,
     "nproc_per_node": arguments.count_or_auto,
     "max_restarts": arguments.later,
@@ -58,19 +59,27 @@ _CHECKS: dict[str, Check] = {
     "backend": arguments.backend,
 }
 """what each argument may be; None, where nobody says anything, is no value"""
+_OF_A_FIT: dict[str, Check] = {
+    "inputs": arguments.named,
+    "job_name": arguments.name,
+    "outputs": lambda value: _channels(value),
+    "wait": arguments.flag,
+    "show_logs": arguments.flag,
+}
+"""what each argument of `fit` may be"""
 _SETTINGS: dict[str, Check] = {
     "hosts": arguments.text,
     "exclude": arguments.text,
     "hostfile": arguments.path,
-    "env_file": arguments.lines,
-    "forward_env": arguments.lines,
+    "env_file": lambda value: arguments.texts(value, "files"),
+    "forward_env": lambda value: arguments.texts(value, "patterns"),
     "grace": arguments.seconds,
-    "collect": arguments.lines,
+    "collect": lambda value: arguments.texts(value, "names of channels"),
     "checkpoint_interval": arguments.seconds,
-    "keep": lambda value: None if isinstance(value, bool) else "True or False",
-    "requeue": lambda value: None if isinstance(value, bool) else "True or False",
+    "keep": arguments.flag,
+    "requeue": arguments.flag,
     "max_requeues": arguments.count,
-    "max_code_size": lambda value: arguments.text(value) if isinstance(value, str) else arguments.count(value),
+    "max_code_size": arguments.size,
 }
 """options of `launcher submit` that have no argument of their own, by their names in a job file"""
 
@@ -144,7 +153,7 @@ class Estimator:
     ) -> None:
         """Take the settings; ``others`` are PAI's for its cloud.  Raises WrongArguments, a ValueError, with every problem."""
         said = dict(locals())
-        vars(self).update({key: said[key] for key in _CHECKS}, session=session)
+        vars(self).update({key: said[key] for key in _CHECKS})
         self._jobs: list[TrainingJob] = []
         _check(self, others)
         self.hyperparameters = dict(hyperparameters or {})
@@ -167,7 +176,8 @@ class Estimator:
         each is published, or None.  Raises UsageError (WrongArguments among them) before anything has started, and when
         waiting UnexpectedStatusException for a job that did not succeed.  Ctrl-C ends the waiting, not the job.
         """
-        job = training_job.submit(request_of(self, inputs, outputs, job_name, wait), self._jobs.append)
+        request = request_of(self, inputs, outputs, job_name, wait, show_logs=show_logs)
+        job = training_job.submit(request, self._jobs.append)
         if wait:
             job.wait(show_logs=show_logs)
         return job
@@ -177,6 +187,7 @@ class Estimator:
 
         Raises RuntimeError where there is no job, UnexpectedStatusException where one did not succeed.
         """
+        training_job.check_waiting(interval=interval, show_logs=show_logs, all_jobs=all_jobs)
         latest = self._latest("nothing to wait for")
         if all_jobs:
             training_job.wait_for_all(self._jobs, interval)
@@ -248,10 +259,7 @@ class Estimator:
 def _check(said: Estimator, others: Mapping[str, Any]) -> None:
     """Raise WrongArguments for what cannot be; warn, in one sentence, of what only a cloud knows."""
     unknown = [name for name in others if name not in CLOUD_ONLY]
-    known = [*_CHECKS, "session"]
-    problems = [f"{name}: unknown argument{arguments.meant(name, known)}" for name in unknown]
-    if said.session is not None and not isinstance(said.session, Session):
-        problems.append(f"session: a launcher.session.Session is wanted, not {type(said.session).__name__}")
+    problems = [f"{name}: unknown argument{arguments.meant(name, _CHECKS)}" for name in unknown]
     settings = said.settings if isinstance(said.settings, Mapping) else {}
     # PAI's own settings begin with capitals; ours do not.
     clouds = [name for name in settings if isinstance(name, str) and name[:1].isupper()]
@@ -272,12 +280,12 @@ def request_of(
     job_name: str | None = None,
     attached: bool = True,
     more: Mapping[str, Any] | None = None,
+    show_logs: bool = True,
 ) -> Request:
     """What a fit asks the front desk for; ``more`` are fields of the request that no argument has.  Raises WrongArguments."""
-    fit: dict[str, Check] = {"inputs": arguments.named, "job_name": arguments.name, "outputs": _channels}
-    asked = {"inputs": inputs, "outputs": outputs, "job_name": job_name}
+    asked = {"inputs": inputs, "outputs": outputs, "job_name": job_name, "wait": attached, "show_logs": show_logs}
     problems = [] if said.command else ["command: there is none; a text, or a list of words"]
-    arguments.complain("these arguments cannot be", {**_CHECKS, **fit}, {**vars(said), **asked}, problems)
+    arguments.complain("these arguments cannot be", {**_CHECKS, **_OF_A_FIT}, {**vars(said), **asked}, problems)
     local = said.instance_type in _LOCAL
     session = said.session or get_default_session()
     cluster = session.cluster if said.cluster is None else os.fspath(said.cluster)
@@ -353,7 +361,7 @@ def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
 def _channels(value: Any) -> str | None:
     """Own output channels: names, with a URI each or none."""
     if not isinstance(value, Mapping):
-        return arguments.lines(value)
+        return arguments.texts(value, "names of channels")
     odd = [key for key, uri in value.items() if not isinstance(key, str) or not (uri is None or isinstance(uri, str))]
     return f"{odd[0]!r}: a URI as text is wanted, or None" if odd else None
 

@@ -7,6 +7,7 @@ yours that this program has loaded.  On the way back no pickle is read: see `ret
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import pickle
@@ -18,7 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import api, callee, returns, training_job
+from launcher import api, arguments, callee, returns, training_job
+from launcher.arguments import Check
 from launcher.errors import RemoteError, UnexpectedStatusException, ValueRefused, WrongArguments
 from launcher.estimator import Estimator, request_of
 from launcher.manifest import MANIFEST, parse
@@ -33,6 +35,17 @@ _GIB = 1 << 30
 _NOT_SENT = ("__pycache__", ".")
 """beginnings of the names of files and folders that do not go along with a module"""
 _OURS = __name__.partition(".")[0]
+_TAKEN = {"command": "the function is the command", "instance_count": "`nodes` says how many"}
+"""arguments of an Estimator that mean nothing here"""
+_CHECKS: dict[str, Check] = {
+    "args": lambda value: None if isinstance(value, (list, tuple)) else "a list or tuple is wanted; of a single argument: (x,)",
+    "kwargs": arguments.named,
+    "nodes": arguments.count,
+    "nproc_per_node": arguments.count_or_auto,
+    "show_logs": arguments.flag,
+    "max_return_bytes": arguments.count,
+}
+"""what the arguments of `run` may be"""
 
 
 def run(
@@ -56,18 +69,9 @@ def run(
     value is of a kind that does not travel; UnexpectedStatusException where the job failed otherwise; UsageError before
     anything has started.  Ctrl-C stops the job.
     """
-    if not callable(fn):
-        raise WrongArguments("these arguments cannot be", problems=[f"fn: a function is wanted, not a {type(fn).__name__}"])
-    if "command" in options:
-        raise WrongArguments("these arguments cannot be", problems=["command: the function is the command"])
-    words = ("-m", _FOLDER)
-    command = Command(argv=("python3", *words)) if nproc_per_node == 1 else Command(script=words)
-    name = re.sub(r"\W+", "-", getattr(fn, "__name__", type(fn).__name__)).strip("-_") or "function"
-    said = Estimator(
-        **{"base_job_name": name, **options}, command=command, instance_count=nodes, nproc_per_node=nproc_per_node
-    )
+    said = _estimator(options, fn, args, kwargs, nodes, nproc_per_node, show_logs, max_return_bytes)
     collect = (*(said.settings or {}).get("collect", ()), callee.CHANNEL)
-    beside = _beside(fn, args, kwargs or {}, None if said.source_dir is None else Path(said.source_dir))
+    beside = _beside(fn, args or (), kwargs or {}, None if said.source_dir is None else Path(said.source_dir))
     job = training_job.submit(request_of(said, more={"beside": beside, "collect": collect}))
     try:
         job.wait(show_logs=show_logs)
@@ -77,6 +81,54 @@ def run(
     except UnexpectedStatusException as failed:
         raise _reason(job, max_return_bytes, failed) from None
     return values(job, max_return_bytes)
+
+
+def _estimator(options: Mapping[str, Any], fn: Any, *said: Any) -> Estimator:
+    """The job that calls the function; WrongArguments, with every problem, for what cannot be.  ``said``: the rest of _CHECKS."""
+    given = dict(zip(_CHECKS, said, strict=True))
+    odd = _odd_function(fn)
+    problems = [f"fn: {odd}"] if odd else []
+    problems += [*arguments.problems(_CHECKS, given), *(f"{name}: {why}" for name, why in _TAKEN.items() if name in options)]
+    name = re.sub(r"\W+", "-", getattr(fn, "__name__", type(fn).__name__), flags=re.ASCII).strip("-_")[:40] or "function"
+    made = Estimator()
+    try:
+        made = Estimator(**{"base_job_name": name, **{key: value for key, value in options.items() if key not in _TAKEN}})
+    except WrongArguments as error:
+        problems += error.problems
+    problems = problems or _odd_call(fn, given["args"] or (), given["kwargs"] or {})
+    if problems:
+        raise WrongArguments("these arguments cannot be", problems=problems)
+    words = ("-m", _FOLDER)
+    made.command = Command(argv=("python3", *words)) if given["nproc_per_node"] == 1 else Command(script=words)
+    made.instance_count, made.nproc_per_node = given["nodes"], given["nproc_per_node"]
+    return made
+
+
+def _odd_function(fn: Any) -> str | None:
+    """Why this cannot be called on a node; None where it can."""
+    if not callable(fn):
+        return f"a function is wanted, not {arguments.kind(fn)}"
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if inspect.iscoroutinefunction(inner):
+        return "it is asynchronous: hand over a function that calls asyncio.run()"
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        return "it is a generator, which does not travel: hand over a function that returns a list"
+    return None
+
+
+def _odd_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """What a call would fail with before its first line; nothing for a built-in function, which does not tell."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return []
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return [f"args, kwargs: {error}, and the function takes {signature}"]
+    return []
 
 
 def values(job: TrainingJob, max_return_bytes: int = _GIB) -> list[Any]:
@@ -122,7 +174,9 @@ class _Results:
         leader = self._leaders.get(process.node, process.node)
         try:
             return returns.result_of(str(self._output), process, self._sources, leader, self._budget, self._job_id)
-        except FileNotFoundError:
+        except FileNotFoundError as missing:
+            if isinstance(missing, RemoteError):
+                raise  # by the function itself
             what = f"rank {process.rank} (node {process.node}, {process.host}) left no value"
             raise UnexpectedStatusException(f"{self._job_id}: {what}", job_id=self._job_id) from None
 

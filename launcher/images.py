@@ -13,19 +13,31 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from launcher import arguments
+from launcher.arguments import Check
 from launcher.environments import NODES_OWN
 from launcher.errors import UsageError
 from launcher.model import ImageInfo
+from launcher.session import get_default_session, odd_session
 
 if TYPE_CHECKING:
+    from launcher.cluster import Cluster
     from launcher.session import Session
 
 __all__ = ["ImageInfo", "list_images", "retrieve"]
 
 LATEST = "latest"
+_CHECKS: dict[str, Check] = {
+    "framework_name": arguments.text,
+    "framework_version": arguments.text,
+    "accelerator_type": lambda value: arguments.one_of(value, ("CPU", "GPU")),
+    "image_scope": lambda value: arguments.one_of(value, ("training", "inference", "develop")),
+    "session": odd_session,
+}
+"""what may be asked for"""
 
 
 def retrieve(
@@ -45,14 +57,20 @@ def retrieve(
         session: whose cluster file answers; unset: the default session's.
 
     Raises:
+        WrongArguments: these cannot be asked for; every problem at once.
         UsageError: the cluster file has images, but not this one; it lists those there are.
 
     Of an image only what the file says of it is compared.  Where it has no images at all, the nodes' own Python is what
     is given, and a warning says so once.
     """
-    images = list_images(session=session)
+    asked = {"framework_name": framework_name, "framework_version": framework_version, "accelerator_type": accelerator_type}
+    missing = [f"{name}: a text is wanted, not None" for name, value in asked.items() if value is None]
+    _complain({**asked, "image_scope": image_scope, "session": session}, missing)
+    cluster = _cluster(session)
+    images = list(cluster.images)
     if not images:
-        _warn_once("the cluster file has no `images:`; commands run with the nodes' own Python")
+        why = f"{cluster.path} has no `images:`" if cluster.path else "there is no cluster file, and so no `images:`"
+        _warn_once(f"{why}; commands run with the nodes' own Python")
         return ImageInfo("nodes' own", NODES_OWN, framework_name, None, accelerator_type.upper(), None, image_scope)
     fits = [image for image in images if _says(image.framework_name, framework_name) and _says(image.image_scope, image_scope)]
     fits = [image for image in fits if _says(image.accelerator_type, accelerator_type)]
@@ -69,12 +87,20 @@ def list_images(
     session: Session | None = None,
 ) -> list[ImageInfo]:  # fmt: skip
     """The images of the cluster file that a job would use, in its order; all of them, or those that fit what is asked for."""
-    from launcher.planning.images import inventory_with_images
-    from launcher.session import get_default_session
-
-    images = inventory_with_images((session or get_default_session()).request).images
     asked = {"framework_name": framework_name, "accelerator_type": accelerator_type, "image_scope": image_scope}
-    return [image for image in images if all(_says(getattr(image, key), word) for key, word in asked.items() if word is not None)]
+    _complain({**asked, "session": session})
+    said = {key: word for key, word in asked.items() if word is not None}
+    return [image for image in _cluster(session).images if all(_says(getattr(image, key), word) for key, word in said.items())]
+
+
+def _complain(asked: Mapping[str, Any], missing: Iterable[str] = ()) -> None:
+    arguments.complain("no image can be looked for", _CHECKS, asked, missing)
+
+
+def _cluster(session: Session | None) -> Cluster:
+    from launcher.planning.images import inventory_with_images
+
+    return inventory_with_images((session or get_default_session()).request)
 
 
 def _says(said: str | None, asked: str) -> bool:

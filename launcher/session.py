@@ -10,12 +10,12 @@ A session holds what was said, nothing else: what was not said is looked for as 
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import UsageError
 from launcher.keep import home
 
 if TYPE_CHECKING:
@@ -35,13 +35,17 @@ _default: list[Session] = []
 class Session:
     """The cluster, and the backend, that jobs go to; None: what the command line would take."""
 
-    def __init__(self, cluster: str | None = None, backend: str | None = None, **cloud: Any) -> None:
+    def __init__(self, cluster: str | os.PathLike[str] | None = None, backend: str | None = None, **cloud: Any) -> None:
         """``cluster``: a name of the user's config, `local`, or the path of a cluster file; ``backend``: local, ssh or slurm.
 
-        PAI's other arguments are accepted, and warned about once; any other is a UsageError.
+        PAI's other arguments are accepted, and warned about once; any other, and what cannot be, is a UsageError.
         """
+        from launcher import arguments
+
+        checks = {"cluster": arguments.path, "backend": arguments.backend}
+        arguments.complain("a session cannot be of these", checks, {"cluster": cluster, "backend": backend}, _unknown(cloud))
         _warn_of(cloud)
-        self.cluster = cluster
+        self.cluster = None if cluster is None else os.fspath(cluster)
         self.backend = backend
 
     @property
@@ -76,8 +80,6 @@ class Session:
     @property
     def config_path(self) -> Path | None:
         """The user's config file, which need not be there; None where LAUNCHER_CONFIG says that there is none."""
-        import os
-
         from launcher.cluster.userfile import config_path
 
         return config_path(os.environ)
@@ -94,7 +96,7 @@ def get_default_session() -> Session:
         return _default[0]
 
 
-def setup_default_session(cluster: str | None = None, backend: str | None = None, **cloud: Any) -> Session:
+def setup_default_session(cluster: str | os.PathLike[str] | None = None, backend: str | None = None, **cloud: Any) -> Session:
     """Make and keep the session that jobs of this program take; raises UsageError where there is no such cluster."""
     made = Session(cluster, backend, **cloud)
     if cluster is not None or backend is not None:
@@ -104,10 +106,18 @@ def setup_default_session(cluster: str | None = None, backend: str | None = None
     return made
 
 
+def odd_session(value: Any) -> str | None:
+    """Why this is no session, as a check of `launcher.arguments` says it; None where it is one."""
+    from launcher.arguments import kind
+
+    return None if isinstance(value, Session) else f"a launcher.session.Session is wanted, not {kind(value)}"
+
+
+def _unknown(cloud: dict[str, Any]) -> list[str]:
+    return [f"{name}: a session has none; it has cluster and backend" for name in sorted(set(cloud) - set(CLOUD_ONLY))]
+
+
 def _warn_of(cloud: dict[str, Any]) -> None:
-    unknown = sorted(set(cloud) - set(CLOUD_ONLY))
-    if unknown:
-        raise UsageError(f"a session has no {', '.join(unknown)}", next_step="it has cluster and backend")
     said = sorted(name for name, value in cloud.items() if value is not None)
     if said:
         warnings.warn(f"{', '.join(said)}: without meaning on machines of your own, ignored", stacklevel=3)

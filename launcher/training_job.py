@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from launcher import api, channels
-from launcher.errors import CollectFailed, UnexpectedStatusException
+from launcher import api, arguments, channels
+from launcher.errors import CollectFailed, UnexpectedStatusException, WrongArguments
 from launcher.model import Failure, from_json
 from launcher.screen import Screen, ending, is_empty, print_table, when
 from launcher.status import Status
@@ -34,6 +34,10 @@ class TrainingJob:
     @classmethod
     def get(cls, training_job_id: str) -> TrainingJob:
         """The job of that id, of that beginning of an id, or the `latest`; raises JobNotFound."""
+        if not isinstance(training_job_id, str):
+            wanted = "a job's id, the beginning of one, or `latest` is wanted"
+            problem = f"training_job_id: {wanted}, not {arguments.kind(training_job_id)}"
+            raise WrongArguments("no job can be looked for", problems=[problem], next_step="TrainingJob.list() has all there are")
         return cls(api.find(training_job_id))
 
     @property
@@ -92,7 +96,10 @@ class TrainingJob:
         return self.status == Status.SUCCEED.value
 
     def output_path(self, channel_name: str = "model") -> str:
-        """Where the files of an output channel come to lie, a path here or a URI; nothing is looked at."""
+        """Where the files of an output channel come to lie, a path here or a URI; nothing is looked at.
+
+        Raises UsageError, which lists the channels there are, where the job has no such one.
+        """
         return api.output_place(self._folder, channel_name)
 
     def wait(self, interval: float = 5, show_logs: bool = True) -> None:
@@ -101,6 +108,7 @@ class TrainingJob:
         ``interval``: seconds between looks whether somebody still coordinates the job; what it prints is seen as it comes.
         Raises UnexpectedStatusException unless it succeeded.  Ctrl-C ends the waiting alone.
         """
+        check_waiting(interval=interval, show_logs=show_logs)
         screen = Screen()
         try:
             self._follow(screen, interval, show_logs)
@@ -167,7 +175,11 @@ class TrainingJob:
     # Last, since in the body of the class it hides the built-in one.
     @classmethod
     def list(cls, status: str | None = None) -> Sequence[TrainingJob]:
-        """All jobs, oldest first; with ``status`` those alone that are there now."""
+        """All jobs, oldest first; with ``status`` those alone that are there now.  Raises WrongArguments for no such status."""
+        known = [one.value for one in Status]
+        if status is not None and status not in known:
+            problem = f"status: {status!r}{arguments.meant(str(status), known)}: one of {', '.join(known)}"
+            raise WrongArguments("no job can have this status", problems=[problem])
         return [cls(api.find(job["job_id"])) for job in api.jobs() if status in (None, job["status"])]
 
 
@@ -198,6 +210,12 @@ def submit(request: Request, began: Callable[[TrainingJob], None] = lambda job: 
             prepared.dismiss()
         raise
     return job
+
+
+def check_waiting(**said: Any) -> None:
+    """Raise WrongArguments where what waiting was told cannot be."""
+    checks = {"interval": arguments.interval, "show_logs": arguments.flag, "all_jobs": arguments.flag}
+    arguments.complain("waiting cannot be told this", checks, said)
 
 
 def ended_otherwise(folder: Folder) -> UnexpectedStatusException:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,17 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 def definitions(said: Iterable[MetricDefinition], where: str = "") -> tuple[MetricDefinition, ...]:
     """The definitions, each of which can be looked for; UsageError, which begins with ``where``, lists every one that cannot."""
     found = tuple(said)
-    problems = [f"{one.name or 'a metric without a name'}: {why}" for one in found if (why := problem_of(one)) is not None]
-    names = [one.name for one in found]
-    problems += [f"{name}: defined twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    problems = problems_of(found)
     if problems:
         raise UsageError("metrics that cannot be collected", where=where, problems=problems, next_step="see docs/metrics.md")
     return found
+
+
+def problems_of(said: Sequence[MetricDefinition]) -> list[str]:
+    """Why these cannot be looked for, a sentence each."""
+    problems = [f"{one.name or 'a metric without a name'}: {why}" for one in said if (why := problem_of(one)) is not None]
+    names = [one.name for one in said]
+    return problems + [f"{name}: defined twice" for name in dict.fromkeys(names) if names.count(name) > 1]
 
 
 def problem_of(one: MetricDefinition) -> str | None:

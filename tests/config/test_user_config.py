@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.cluster.userfile import SETTINGS, load_user_config
-from launcher.errors import UsageError
+from launcher.errors import UsageError, WrongArguments
 from launcher.model import JobSpec
 from launcher.planning import Draft, Request, draft, inventory
 from launcher.session import Session, get_default_session, setup_default_session
@@ -209,5 +209,13 @@ def test_arguments_of_the_cloud_are_warned_about(person: Person) -> None:
     """And others refused."""
     with pytest.warns(UserWarning, match="oss_bucket_name, region_id: without meaning"):
         Session(region_id="cn-hangzhou", oss_bucket_name="b", access_key_id=None)
-    with pytest.raises(UsageError, match="a session has no clutser"):
+    with pytest.raises(UsageError, match="clutser: a session has none; it has cluster and backend"):
         Session(clutser="lab")
+
+
+def test_what_a_session_cannot_be_made_of(person: Person) -> None:
+    """All of it at once, and at once: not when the first job is submitted."""
+    with pytest.raises(WrongArguments) as told:
+        setup_default_session(5, "k8s", regoin_id="x")  # type: ignore[arg-type]
+    assert [problem.partition(":")[0] for problem in told.value.problems] == ["regoin_id", "cluster", "backend"]
+    assert Session(cluster=person.home / "lab.yaml").workspace_name == "its-own"

@@ -28,6 +28,8 @@ def fails(rank: int, kind: str) -> int:
         raise Odd("no text is like this")
     if kind == "kill":
         os.kill(os.getpid(), 9)
+    if kind == "no file":
+        os.stat("nowhere/at/all")
     if kind == "exit":
         raise SystemExit(0)
     if kind == "unknown":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher import Estimator
+from launcher import Estimator, TrainingJob
 from launcher.errors import UsageError, WrongArguments
 from launcher.estimator import request_of
 from launcher.model import Command
@@ -34,13 +34,18 @@ class Image:
         ("job_type", "TFJob", "only PyTorchJob is run here"),
         ("hyperparameters", ["lr"], "a dict is wanted, not a list"),
         ("hyperparameters", {3: "x"}, "3 is no name"),
+        ("hyperparameters", {"lr": {1, 2}}, "'lr': a value is a text, a number"),
+        ("hyperparameters", {"a-b": 1, "a_b": 2}, "would both be PAI_HPS_A_B"),
         ("environments", {"A": None}, "A is a NoneType"),
+        ("environments", {"RANK": "1", "A=B": "x"}, "'A=B' is no name of a variable; RANK is the launcher's own"),
+        ("environments", {"A": "x\0"}, "A has a NUL in it"),
         ("requirements", "numpy", "not a text"),
         ("base_job_name", "a/b", "a/b"),
         ("max_run_time", 0, "more than 0"),
         ("max_run_time", "soon", "soon"),
         ("metric_definitions", {"Name": "a", "Regex": "(b)"}, "a list such as"),
-        ("metric_definitions", [{"Name": "a", "Regex": "b"}], "has 0 groups"),
+        ("metric_definitions", [{"Name": "a", "Regex": "b"}], "a: 'b' has no groups; exactly one is wanted"),
+        ("metric_definitions", [{"Name": "a", "Regex": "(b)"}] * 2, "a: defined twice"),
         ("metric_definitions", [{"Name": "a", "Regex": "("}], "is no regular expression"),
         ("metric_definitions", [{"Name": "a"}], "entry 0"),
         ("instance_count", 0, "at least 1"),
@@ -53,6 +58,9 @@ class Image:
         ("session", "lab", "a launcher.session.Session is wanted"),
         ("settings", {"colect": ["x"]}, "did you mean collect?"),
         ("settings", {"grace": "x"}, "settings: grace"),
+        ("settings", {"keep": "yes"}, "keep: 'yes': True or False"),
+        ("settings", {"max_code_size": "lots"}, "max_code_size: 'lots': "),
+        ("settings", {"collect": "checkpoints"}, "a list of names of channels is wanted, not a text"),
         ("labels", {"team": 1.5}, "team is a float"),
         ("instance_cuont", 2, "unknown argument (did you mean instance_count?)"),
     ],
@@ -94,8 +102,9 @@ def test_a_fit_looks_at_changed_attributes_and_at_its_own_arguments() -> None:
     said = Estimator(command="true")
     said.instance_count = 0
     with pytest.raises(WrongArguments) as told:
-        request_of(said, inputs=["a"], outputs="model", job_name="a b/c")  # type: ignore[arg-type]
-    assert [problem.partition(":")[0] for problem in told.value.problems] == ["instance_count", "inputs", "job_name", "outputs"]
+        request_of(said, inputs=["a"], outputs="model", job_name="a b/c", attached="no")  # type: ignore[arg-type]
+    names = [problem.partition(":")[0] for problem in told.value.problems]
+    assert names == ["instance_count", "inputs", "job_name", "outputs", "wait"]
 
 
 def test_a_command_is_needed() -> None:
@@ -131,6 +140,18 @@ def test_what_is_asked_for_becomes_the_front_desks_request(tmp_path: Path) -> No
     assert (request.cluster, request.hosts, request.grace, request.collect) == ("lab.yaml", "n[1-3]", 5.0, ("checkpoints",))
     assert request.max_code_size == 1_000_000
     assert request.hyperparameters == {"lr": 0.2, "epochs": 3} and request.labels == {"team": "x"}
+
+
+def test_what_is_no_job_and_no_way_to_wait() -> None:
+    """Each is a sentence with what is allowed, and none is taken for something else."""
+    for odd in (None, 5, Estimator()):
+        with pytest.raises(WrongArguments, match="training_job_id: a job's id, the beginning of one, or `latest` is wanted"):
+            Estimator.attach(odd)  # type: ignore[arg-type]
+    with pytest.raises(WrongArguments, match=r"status: 'Succeeded' \(did you mean Succeed\?\): one of Creating, "):
+        TrainingJob.list(status="Succeeded")
+    with pytest.raises(WrongArguments) as told:
+        Estimator().wait(interval="5", show_logs="no", all_jobs=1)  # type: ignore[arg-type]
+    assert [problem.partition(":")[0] for problem in told.value.problems] == ["interval", "show_logs", "all_jobs"]
 
 
 @pytest.mark.parametrize("word", ["local", "local_gpu"])

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from launcher import Estimator, LauncherError, TrainingJob, UnexpectedStatusException
-from launcher.errors import CollectFailed, JobNotFound, WrongArguments
+from launcher.errors import CollectFailed, JobNotFound, UsageError, WrongArguments
 from tests.jobs.desk import Desk, eventually
 
 MODEL = "echo trained > $PAI_OUTPUT_MODEL/model.pt"
@@ -91,6 +91,16 @@ def test_an_empty_model_is_a_warning(office: Desk) -> None:
     said.fit()
     with pytest.warns(UserWarning, match="is empty"):
         assert Path(said.model_data()).is_dir()
+
+
+def test_a_channel_that_the_job_has_not_is_an_error_that_lists_those_there_are(office: Desk) -> None:
+    """Neither a typing error nor a way out of the folder is a place of outputs."""
+    job = Estimator(command="true").fit(outputs=["samples"])
+    assert job.output_path("samples").endswith("/output/samples")
+    for odd in ("sample", "../model"):
+        with pytest.raises(UsageError, match="the job has no output channel") as told:
+            job.data(odd)
+        assert told.value.problems == ("model", "checkpoints", "tensorboard", "samples")
 
 
 def test_a_model_that_was_damaged_is_an_error(office: Desk) -> None:

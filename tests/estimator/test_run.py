@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def test_an_exception_of_nobody_elses_is_a_remote_error(office: Desk) -> None:
 @pytest.mark.parametrize(
     ("kind", "error", "text"),
     [
+        ("no file", FileNotFoundError, "rank 0 (node 0, local-0): FileNotFoundError: [Errno 2]"),
         ("exit", RemoteError, "SystemExit: 0"),
         ("kill", UnexpectedStatusException, "SIGKILL"),
         ("unknown", ValueRefused, "rank 0 (node 0, local-0): it returned a object: None, numbers,"),
@@ -157,7 +159,7 @@ def test_with_a_source_folder(office: Desk, tmp_path: Path) -> None:
 
 def test_what_is_no_function(office: Desk) -> None:
     """Wrong arguments are one typed error, those of the Estimator among them."""
-    with pytest.raises(WrongArguments, match="a function is wanted, not a str"):
+    with pytest.raises(WrongArguments, match="a function is wanted, not a text"):
         launcher.run("train")  # type: ignore[arg-type]
     with pytest.raises(WrongArguments, match="the function is the command"):
         launcher.run(print, command="true")
@@ -165,6 +167,60 @@ def test_what_is_no_function(office: Desk) -> None:
         launcher.run(print, instance_tpye="x")
     with pytest.raises(WrongArguments, match="cannot be sent: "):
         launcher.run(print, (io.TextIOWrapper(io.BytesIO()),))
+    with pytest.raises(WrongArguments, match="a function is wanted, not a NoneType"):
+        launcher.run(None)  # type: ignore[arg-type]
+    assert not TrainingJob.list()
+
+
+async def asynchronous() -> None:
+    """No value comes of calling it."""
+
+
+def generator() -> Iterator[int]:
+    """Nor of this."""
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "more", "sentences"),
+    [
+        (asynchronous, {}, ["fn: it is asynchronous: hand over a function that calls asyncio.run()"]),
+        (functools.partial(generator), {}, ["fn: it is a generator, "]),
+        (max, {"args": "ab"}, ["args: a list or tuple is wanted; of a single argument: (x,)"]),
+        (print, {"kwargs": {3: 1}}, ["kwargs: 3 is no name"]),
+        (print, {"max_return_bytes": "1"}, ["max_return_bytes: '1': a whole number"]),
+        (print, {"show_logs": "no"}, ["show_logs: 'no': True or False is wanted"]),
+        (print, {"instance_count": 2}, ["instance_count: `nodes` says how many"]),
+        (remote_functions.fails, {"args": (1,)}, ["args, kwargs: missing a required argument: 'kind', and the function takes ("]),
+        (print, {"nodes": 0, "nproc_per_node": "x", "labels": 3}, ["nodes: 0: ", "nproc_per_node: 'x': ", "labels: a dict is "]),
+    ],
+)
+def test_what_cannot_be_called_is_said_before_anything_starts(
+    office: Desk, fn: Any, more: dict[str, Any], sentences: list[str]
+) -> None:
+    """All of it at once, under the names that run has; no job is left of it."""
+    with pytest.raises(WrongArguments) as told:
+        launcher.run(fn, **more)
+    assert len(told.value.problems) == len(sentences)
+    assert all(problem.startswith(start) for problem, start in zip(told.value.problems, sentences, strict=True))
+    assert not TrainingJob.list()
+
+
+def test_a_function_may_have_any_name(office: Desk) -> None:
+    """The job's id has what of it an id can have."""
+    names = ["_" * 3, "训练", "f" * 90]
+    for name in names:
+        function = type(lambda: 1)((lambda: 1).__code__, {}, name)
+        function.__name__ = name
+        assert launcher.run(function, show_logs=False) == [1]
+    assert {job.training_job_id.rpartition("-20")[0] for job in TrainingJob.list()} == {"function", "f" * 40}
+
+
+def test_an_exit_status_is_the_jobs(office: Desk) -> None:
+    """sys.exit(3) in a function ends the job with 3, as in a script."""
+    with pytest.raises(RemoteError, match="SystemExit: 3"):
+        launcher.run(lambda: sys.exit(3), show_logs=False)
+    assert TrainingJob.get("latest").describe()["exit_code"] == 3
 
 
 def test_ctrl_c_stops_the_job(office: Desk, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher import images
-from launcher.errors import UsageError
+from launcher.errors import UsageError, WrongArguments
 from launcher.images import list_images, retrieve
 from launcher.model import Command
 from launcher.planning import Request, draft
@@ -74,7 +74,7 @@ def test_an_unknown_image_is_an_error_that_lists_them(lab: Path) -> None:
 def test_without_images_the_nodes_own_python_is_given_and_warned_about_once(lab: Path) -> None:
     """So that PAI's example runs before anybody wrote a cluster file for it."""
     (lab / "cluster.yaml").unlink()
-    with pytest.warns(UserWarning, match="nodes' own Python"):
+    with pytest.warns(UserWarning, match="^there is no cluster file, and so no `images:`; .* the nodes' own Python"):
         found = retrieve("pytorch", framework_version="1.12", accelerator_type="GPU")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -82,6 +82,31 @@ def test_without_images_the_nodes_own_python_is_given_and_warned_about_once(lab:
     assert list_images() == []
     plan = draft(Request(command=Command(shell="true"), image=found.image_uri), {}).plan
     assert plan.spec.image is None
+
+
+def test_what_cannot_be_asked_for_is_told_at_once(lab: Path) -> None:
+    """With a cluster file or without: nothing is taken for the nodes' own Python by mistake."""
+    for _ in ("with images", "without"):
+        with pytest.raises(WrongArguments) as told:
+            retrieve("pytorch", 1.12, "TPU", "train", session="lab")  # type: ignore[arg-type]
+        assert told.value.problems == (
+            "framework_version: a text is wanted, not a float",
+            "accelerator_type: 'TPU': one of CPU, GPU (did you mean GPU?)",
+            "image_scope: 'train': one of training, inference, develop (did you mean training?)",
+            "session: a launcher.session.Session is wanted, not a text",
+        )
+        with pytest.raises(WrongArguments, match="accelerator_type: a text is wanted, not None"):
+            retrieve("pytorch", "1.12", None)  # type: ignore[arg-type]
+        with pytest.raises(WrongArguments, match="image_scope: 'all'"):
+            list_images(image_scope="all")
+        (lab / "cluster.yaml").unlink(missing_ok=True)
+
+
+def test_the_warning_says_which_file_has_none(lab: Path) -> None:
+    """Or that there is no file at all."""
+    (lab / "cluster.yaml").write_text("name: bare\nhosts: [a]\n")
+    with pytest.warns(UserWarning, match=r"^cluster\.yaml has no `images:`; commands run with the nodes' own Python"):
+        retrieve("pytorch", "1.12")
 
 
 def test_list_images_filters() -> None:

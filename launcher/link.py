@@ -86,6 +86,8 @@ class Link:
         self.transport: transports.Transport | None = None
         self._channel: transports.Channel | None = None
         self._replies: dict[int, queue.Queue[dict[str, Any] | NodeError]] = {}
+        self._asked: dict[int, str] = {}
+        """the operation of each request that waits for its reply"""
         self._on_data: OnData | None = None
         self._numbers = itertools.count(1)
         self._following: Following | None = None
@@ -122,7 +124,7 @@ class Link:
     def post(self, op: str, on_data: OnData | None = None, feed: Iterable[bytes] | None = None, **arguments: Any) -> int:
         """Send a request without waiting; its number is for `wait`."""
         number = next(self._numbers)
-        self._replies[number] = queue.Queue()
+        self._replies[number], self._asked[number] = queue.Queue(), op
         self._on_data = on_data
         self._send(wire.message({"id": number, "op": op, **arguments}))
         if feed is not None:
@@ -142,9 +144,10 @@ class Link:
             raise LinkLost(f"no answer within {timeout:g} s", where=self.host.name) from None
         finally:
             del self._replies[number]
+            op = self._asked.pop(number)
         if isinstance(reply, NodeError):
             raise reply
-        return settled(reply, self.host)
+        return settled(reply, self.host, op)
 
     def open(self, words: Sequence[str]) -> transports.Channel:
         """Start a program there on a second channel; its stream is clean from the first byte.  Raises NodeErrors."""
@@ -245,7 +248,7 @@ class Link:
             raise NodeUnusable(
                 f"our program there answers rubbish: {error}", where=self.host.name, lines=bootstrap.last_lines(received)
             ) from error
-        reply = settled(replies[0], self.host)
+        reply = settled(replies[0], self.host, "node_hello")
         self._channel, self._decoder = channel, decoder
         return reply
 

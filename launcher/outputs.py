@@ -11,6 +11,7 @@ inside their channel, no file is written through a link, and no more bytes are t
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,11 +24,14 @@ from launcher.errors import CollectFailed, NodeUnusable
 from launcher.incoming import Arrivals, arrived, fetch, part_of
 from launcher.manifest import MANIFEST, Conflict, Left, Manifest, OutputFile, OutputLink, save
 from launcher.record import dataclass
+from launcher.reply import is_text
 from launcher.sync import Peer
 
 INCOMING = ".incoming"
 _SPARE = 16 << 20
 """bytes that are left free here"""
+_LONGEST_NAME, _LONGEST_PATH, _DEEPEST = 255, 2000, 128
+"""bytes of a file's name and of a path below output/, folders below each other: what any file system and program here takes"""
 
 
 @dataclass
@@ -86,7 +90,7 @@ def listing_of(peer: Peer) -> dict[str, Any]:
     """What a node says that it has; NodeUnusable for entries that are none."""
     listing = peer.ask("outputs_list")
     entries = listing["entries"]
-    if not isinstance(entries, list) or not all(isinstance(one, dict) and isinstance(one.get("path"), str) for one in entries):
+    if not isinstance(entries, list) or not all(isinstance(one, dict) and is_text(one.get("path")) for one in entries):
         raise NodeUnusable("its list of outputs is none", where=peer.host.name)
     return listing
 
@@ -149,10 +153,12 @@ def _refusal(entry: Mapping[str, Any], channels: Sequence[str], taken: Mapping[s
         return f"could not be read: {entry['unreadable']}", "unreadable" if here is None else "unfit"
     if path == "" and "link" in entry:
         return f"a link in the place of the outputs, to {entry['link']}", "unfit"
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+    if not _is_named(parts):
         return "not a name that can be written here", "unfit"
     if parts[0] not in channels:
         return "not collected", "unasked"
+    if not fits_here(path):
+        return "its path is too long, or its folders too deep, to be brought here", "unreadable"
     if misfit := _misfit(entry, parts):
         return misfit, "unfit"
     if any(taken.get(parent, "dir") != "dir" for parent in above):
@@ -160,6 +166,17 @@ def _refusal(entry: Mapping[str, Any], channels: Sequence[str], taken: Mapping[s
     if here is not None and (here == "dir") != ("dir" in entry):
         return f"a lower node has a {'directory' if here == 'dir' else 'file or link'} of this name", "unfit"
     return None
+
+
+def fits_here(path: str) -> bool:
+    """Whether a path of a node's listing names a place below output/ that can be written, and removed again, here."""
+    parts = path.split("/")
+    short = len(os.fsencode(path)) <= _LONGEST_PATH and all(len(os.fsencode(part)) <= _LONGEST_NAME for part in parts)
+    return _is_named(parts) and short and len(parts) <= _DEEPEST
+
+
+def _is_named(parts: Sequence[str]) -> bool:
+    return not any(part in ("", ".", "..") or "\0" in part for part in parts)
 
 
 def _misfit(entry: Mapping[str, Any], parts: Sequence[str]) -> str | None:
@@ -175,12 +192,12 @@ def _misfit(entry: Mapping[str, Any], parts: Sequence[str]) -> str | None:
     return None
 
 
-def _stays_inside(parts: Sequence[str], target: object) -> bool:
+def _stays_inside(parts: Sequence[str], target: Any) -> bool:
     """Whether a relative link at ``parts`` ends inside its channel.
 
     It may climb only at its beginning, where directories are real ones; behind a name, which may be a link, it may not.
     """
-    if not isinstance(target, str) or not target or target.startswith("/") or "\0" in target:
+    if not is_text(target) or not target or target.startswith("/") or "\0" in target or len(target) > _LONGEST_PATH:
         return False
     steps = [part for part in target.split("/") if part not in ("", ".")]
     climbs = next((count for count, part in enumerate(steps) if part != ".."), len(steps))

@@ -269,29 +269,32 @@ def remove(path):
         os.unlink(trash)
         return
 
-    # The name is free at once; a read-only directory the job made must not keep the rest.
-    def make_writable(function, entry, _):
-        os.chmod(os.path.dirname(entry), 0o700)
-        if os.path.isdir(entry) and not os.path.islink(entry):
-            os.chmod(entry, 0o700)
-        function(entry)
-
     try:
         _unlink_tree(trash)
     except OSError:
-        import shutil
+        # A read-only directory that the job made, or paths longer than the system takes, must not keep the rest.
+        import subprocess
 
-        shutil.rmtree(trash, onerror=make_writable)
+        for words in (["chmod", "-R", "u+rwX", "--", trash], ["rm", "-rf", "--", trash]):
+            subprocess.call(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if os.path.lexists(trash):
+            raise
 
 
 def _unlink_tree(path):
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                _unlink_tree(entry.path)
-            else:
+    """As deep as it goes, without recursion."""
+    todo = [path]
+    while todo:
+        with os.scandir(todo[-1]) as entries:
+            found = list(entries)
+        folders = [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+        for entry in found:
+            if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.path)
-    os.rmdir(path)
+        if folders:
+            todo += folders
+        else:
+            os.rmdir(todo.pop())
 
 
 def bye(session, request):

@@ -28,7 +28,7 @@ def list_outputs(session, request):
     if os.path.islink(root):
         # The command put it there, and what it leads to is not ours; the near side names it as left here.
         return {"root": root, "entries": [{"path": "", "link": os.readlink(root)}]}
-    entries = _entries(os.fsencode(root), "") if _exists(root) else []
+    entries = _entries(os.fsencode(root)) if _exists(root) else []
     return {"root": root, "entries": sorted(entries, key=lambda entry: entry["path"])}
 
 
@@ -43,37 +43,43 @@ def _exists(path):
     return True
 
 
-def _entries(directory, prefix):
-    """All below a directory; what cannot be looked into is an entry of its own."""
-    try:
-        with os.scandir(directory) as scan:
-            found = list(scan)
-    except OSError as error:
-        return [{"path": prefix[:-1], "unreadable": error.strerror}]
-    entries = []
-    for entry in found:
-        path = prefix + entry.name.decode("utf-8", "surrogateescape")
+def _entries(top):
+    """All below a directory; what cannot be looked into is an entry of its own.  As deep as it goes, without recursion."""
+    entries, todo = [], [(top, "")]
+    while todo:
+        directory, prefix = todo.pop()
         try:
-            entries += _entry(entry, path)
+            with os.scandir(directory) as scan:
+                found = list(scan)
         except OSError as error:
-            entries.append({"path": path, "unreadable": error.strerror})
+            entries.append({"path": prefix[:-1], "unreadable": error.strerror})
+            continue
+        if not found and prefix:
+            entries.append({"path": prefix[:-1], "dir": True})
+        for entry in found:
+            path = prefix + entry.name.decode("utf-8", "surrogateescape")
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append((entry.path, path + "/"))
+                else:
+                    entries.append(_entry(entry, path))
+            except OSError as error:
+                entries.append({"path": path, "unreadable": error.strerror})
     return entries
 
 
 def _entry(entry, path):
     status = entry.stat(follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
-        return [{"path": path, "link": os.readlink(entry.path).decode("utf-8", "surrogateescape")}]
-    if stat.S_ISDIR(status.st_mode):
-        return _entries(entry.path, path + "/") or [{"path": path, "dir": True}]
+        return {"path": path, "link": os.readlink(entry.path).decode("utf-8", "surrogateescape")}
     if not stat.S_ISREG(status.st_mode):
-        return [{"path": path, "special": True}]
+        return {"path": path, "special": True}
     told = {"path": path, "size": status.st_size, "mtime": status.st_mtime_ns, "mode": status.st_mode & 0o777}
     if not os.access(entry.path, os.R_OK):
         told["unreadable"] = os.strerror(errno.EACCES)
     elif status.st_blocks * 512 < status.st_size:
         told["data"] = _data(entry.path, status.st_size)
-    return [told]
+    return told
 
 
 def _data(path, size):

@@ -233,13 +233,13 @@ class _Record:
 
 def _listed(peer: Peer) -> dict[str, Entry]:
     """{path below the channel: entry} of the checkpoints that a node has."""
-    from launcher.outputs import listing_of
+    from launcher.outputs import fits_here, listing_of
 
     own = CHANNEL + "/"
     found = {}
     for entry in listing_of(peer)["entries"]:
         path = entry["path"]
-        plain = path.startswith(own) and not any(part in ("", ".", "..") or "\0" in part for part in path.split("/"))
+        plain = path.startswith(own) and fits_here(path)
         size = entry.get("size")
         if plain and isinstance(size, int) and 0 <= size < 1 << 63 and "unreadable" not in entry:
             found[path[len(own) :]] = entry

@@ -34,7 +34,7 @@ def choose(plan: Plan, fleet: Fleet, facts: Mapping[int, Mapping[str, Any]], use
     request = {"candidates": candidates, "port": port, "nonce": nonce, "patience": _CONNECT_SECONDS}
     told = fleet.ask_all("probe_connect", "not every node answers", dict.fromkeys(others, request))
     results = {rank: told[rank]["results"] for rank in others}
-    address = next((c for c in candidates if all("interface" in results[rank][c] for rank in others)), None)
+    address = next((c for c in candidates if all("interface" in results[rank].get(c, {}) for rank in others)), None)
     if address is None:
         raise _nobody_reaches(plan, results, candidates, port)
     here = {text: name for name, text in facts[0]["addresses"]}.get(address)

@@ -11,6 +11,9 @@ import pytest
 
 from launcher.code import snapshot
 from launcher.errors import NodeUnusable
+from launcher.model import Host
+from launcher.outputs import fits_here
+from launcher.reply import settled
 from launcher.sync import Shipment, sync
 from tests.data.peers import FakePeer
 
@@ -59,3 +62,56 @@ def test_a_file_that_a_node_asks_for_again_and_again_is_sent_once(tmp_path: Path
     (tmp_path / "source" / "big").write_bytes(os.urandom(1000))
     liar = Liar(tmp_path / "node", mirror_diff={"need": ["big"] * 1000})
     assert sync(liar, shipment_of(tmp_path / "source", "job"), "proj", lambda done, total: None).files == 1
+
+
+ODD: list[Any] = [None, -1, 1 << 64, "half of a character: \ud800", "x", [[1]], {"a": {}}, [], {}, True, 0.5]
+ANSWERS: list[tuple[str, str, list[Any]]] = [
+    ("node_hello", "hostname", ["x"]),
+    ("node_hello", "gpus", [True]),
+    ("node_hello", "gpu_ids", [[]]),
+    ("node_hello", "addresses", [[]]),
+    ("node_hello", "logout", [{}]),
+    ("node_hello", "nonces", [{}]),
+    ("node_hello", "programs", [{}]),
+    ("node_hello", "job_dir", ["x"]),
+    ("mirror_begin", "same", [True]),
+    ("working_copy", "code", ["x"]),
+    ("probe_listen", "port", [True]),
+    ("probe_connect", "results", [{}, {"a": {}}]),
+    ("probe_locate", "interface", [None, "x"]),
+    ("inputs_link", "path", ["x"]),
+    ("outputs_hash", "hashes", [{}]),
+    ("outputs_fetch", "hashes", [[]]),
+    ("outputs_fetch", "unreadable", [{}]),
+    ("environment_find", "programs", [{}]),
+    ("environment_resolve", "paths", [{}, {"a": {}}]),
+    ("node_jobs", "jobs", [{}, {"a": {}}]),
+    ("store_old", "stores", [{}, {"a": {}}]),
+]
+
+
+@pytest.mark.parametrize(("op", "key", "right"), ANSWERS, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_is_no_answer_is_told_as_that(op: str, key: str, right: list[Any]) -> None:
+    """By its type, before anybody relies on it; the sentence names the node."""
+    for value in ODD:
+        if value in right:
+            assert settled({"ok": {key: value}}, Host("b", "b"), op) == {key: value}
+            continue
+        with pytest.raises(NodeUnusable, match=f"b: our program there gives no answer to {op}") as raised:
+            raise NodeUnusable(str(_refused(op, key, value)))
+        assert len(str(raised.value)) < 400
+
+
+def _refused(op: str, key: str, value: Any) -> NodeUnusable:
+    with pytest.raises(NodeUnusable) as raised:
+        settled({"ok": {key: value, "more": "y" * 10000}}, Host("b", "b"), op)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "/x", "model/../x", "model//x", "model/\0", "model/" + "x" * 256, "model/" + "a/" * 200 + "x", "model/" + "x/" * 1200],
+)
+def test_a_path_that_cannot_be_written_or_removed_here_has_no_place(path: str) -> None:
+    """Also where its node can have it: a name or path too long, folders too deep."""
+    assert not fits_here(path) and fits_here("model/" + "x" * 255)

@@ -147,3 +147,22 @@ def test_what_was_not_collected_stays_whatever_the_workdir_is_called(nodes: Node
     nodes.desk.submit("--nodes", "1", "--command", "mkdir -p $PAI_OUTPUT_CHECKPOINTS; echo x > $PAI_OUTPUT_CHECKPOINTS/last")
     (kept,) = nodes.servers[0].home.rglob("checkpoints/last")
     assert kept.read_text() == "x\n"
+
+
+@pytest.mark.parametrize("deep", [600, 3000])
+def test_folders_without_end_are_named_and_removed(nodes: Nodes, deep: int) -> None:
+    """Deeper than a program can call itself, longer than a path may be: the rest is brought, and gc leaves nothing of them."""
+    (nodes.folder / "src").mkdir()
+    (nodes.folder / "src" / "deep.py").write_text(
+        "import os\n"
+        "os.chdir(os.environ['PAI_OUTPUT_MODEL'])\n"
+        "open('top', 'w').close()\n"
+        f"for _ in range({deep}):\n"
+        "    os.mkdir('a'); os.chdir('a')\n"
+        "open('f', 'w').close()\n"
+    )
+    done = nodes.desk.submit("--nodes", "1", "--source-dir", str(nodes.folder / "src"), "--command", "python3 deep.py", check=69)
+    assert "the model is not whole" in done.stderr and ("too long" in done.stderr)
+    assert (nodes.desk.folder() / "output" / "model" / "top").is_file()
+    nodes.desk.run("gc", "--yes", nodes.desk.folder().name)
+    assert list((nodes.servers[0].home / ".launcher" / "node" / "jobs").iterdir()) == []

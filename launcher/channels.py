@@ -11,6 +11,8 @@ INPUT, OUTPUT = "PAI_INPUT_", "PAI_OUTPUT_"
 NODE = "node:"
 """begins the source of an input that lies on the nodes and is used there as it is"""
 PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+MANIFEST = "model.json"
+"""the name of the manifest beside the folders of output channels"""
 ALLOWED = "a channel's name: letters, digits and . _ -, a letter or digit first, at most 64"
 _NOT_IN_VARIABLES = re.compile(r"[^a-zA-Z0-9_]")
 
@@ -27,6 +29,8 @@ def problems(prefix: str, names: Iterable[str]) -> list[str]:
         if not isinstance(name, str) or not re.match(PATTERN, name) or name.endswith("\n"):
             found.append(f"{name!r}: {ALLOWED}")
             continue
+        if prefix == OUTPUT and name.lower() == MANIFEST:
+            found.append(f"{name!r}: the manifest has this name; rename the channel")
         found += clash(taken, prefix, name)
     return found
 

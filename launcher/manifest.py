@@ -14,10 +14,10 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from launcher.channels import MANIFEST as MANIFEST  # noqa: PLC0414 - handed on
 from launcher.model import from_json, to_json
 from launcher.record import dataclass
 
-MANIFEST = "model.json"
 MODEL = "model"
 """the channel that must be whole"""
 _BLOCK = 1 << 20

@@ -7,6 +7,7 @@ Foreign exceptions are translated here, once; what may pass by itself is tried a
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ _PAUSES = (1.0, 4.0)
 _FOR_GOOD = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, ImportError)
 _REFUSALS = ("Credential", "AccessDenied", "Forbidden", "403", "InvalidAccessKey", "NoSuchBucket", "SignatureDoesNotMatch")
 """words of stores that say that another try would be answered alike"""
+_ADVICE = {errno.ENOSPC: "make room there", errno.EDQUOT: "make room there", errno.ENAMETOOLONG: "name a shorter place"}
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "modified", "updated", "created")
 """what a listing may say of a file that changes when the file does, best first"""
 
@@ -247,6 +249,6 @@ def _translated(error: Exception, uri: str) -> StorageFailed:
         step = "install that package here"
     elif isinstance(error, PermissionError) or _refused(error):
         step = "check the credentials of this terminal (environment, ~/.aws, …): `launcher` takes the usual ones"
-    elif isinstance(error, OSError) and error.errno == 28:
-        step = "make room there"
+    elif isinstance(error, OSError) and error.errno in _ADVICE:
+        step = _ADVICE[error.errno]
     return StorageFailed(words, where=uris.masked(uri), next_step=step)

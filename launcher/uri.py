@@ -6,6 +6,7 @@ and imports none but fsspec's list of protocols.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import unquote
@@ -38,8 +39,8 @@ def local_path(text: str) -> str | None:
 
 
 def nearest(path: Path) -> Path:
-    """The path itself, or the last folder above it that exists."""
-    while not path.exists():
+    """The path itself, or the last folder above it that exists, as far as this user may see; a name too long is none."""
+    while not os.path.exists(path) and path != path.parent:
         path = path.parent
     return path
 
@@ -135,7 +136,7 @@ def problems(uri: str, writing: bool = False) -> list[str]:
         return [f"{shown}: {secret} must not stand in a URI, which is written down; {step}"]
     if local_path(uri) is not None:
         path = local_path(uri) or ""
-        return [] if path.startswith("/") else [f"{shown}: write file:///absolute/path"]
+        return [] if path.startswith("/") and "\0" not in path else [f"{shown}: write file:///absolute/path"]
     if writing and protocol(uri) in READ_ONLY:
         return [f"{shown}: nothing can be written to {protocol(uri)}://"]
     if not uri.partition("://")[2].strip("/"):

@@ -131,6 +131,9 @@ def test_a_place_that_cannot_be_written_to_is_said_before_the_command_runs(local
         (("--output-path", "https://host/x"), "nothing can be written to https://"),
         (("--output-channel", "a.b", "--output-channel", "a-b"), "'a.b' and 'a-b' would both be PAI_OUTPUT_A_B"),
         (("--output-channel", "../x"), "a channel's name: letters, digits"),
+        (("--output-channel", "model.json"), "'model.json': the manifest has this name; rename the channel"),
+        (("--output-path", "file:///tmp/a%00b"), "write file:///absolute/path"),
+        (("--input", f"x=/{'x' * 300}/y"), "(/ is the last folder of it that exists)"),
         (("--output-channel", "MODEL"), "'model' and 'MODEL' would both be PAI_OUTPUT_MODEL"),
     ],
 )

@@ -20,11 +20,9 @@ import getpass
 import hashlib
 import json
 import os
-import platform
 import re
 import stat
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -108,6 +106,8 @@ def snapshot(source: Path | None, target: Path, limit: int, beside: Mapping[str,
 @contextlib.contextmanager
 def _files(beside: Mapping[str, bytes | Path]) -> Iterator[dict[str, Path]]:
     """All of it as files."""
+    import tempfile  # for git alone
+
     with tempfile.TemporaryDirectory(prefix="launcher-code-") as folder:
         made = {}
         for number, (path, content) in enumerate(beside.items()):
@@ -148,7 +148,7 @@ def _machine() -> str:
     """An id of this machine that outlives changes of its name where there is one (machine-id(5))."""
     with contextlib.suppress(OSError):
         return Path("/etc/machine-id").read_text().strip()
-    return platform.node()
+    return os.uname().nodename
 
 
 def _walk(source: Path, target: Path) -> _Walk:
@@ -306,7 +306,7 @@ def _write_all(file: int, block: bytes) -> None:
 
 def _clone(source: int, target: int) -> bool:
     """Share the blocks of ``source`` where the file system can (FICLONE of linux/fs.h)."""
-    if platform.system() != "Linux":
+    if os.uname().sysname != "Linux":
         return False
     import fcntl
 

@@ -6,7 +6,6 @@ which program runs containers, which GPUs) was found there before, by `launcher.
 
 from __future__ import annotations
 
-import csv
 import fnmatch
 import io
 import re
@@ -36,6 +35,8 @@ USERCODE, CONFIG, DATA, OUTPUT, LOGS = "/ml/usercode", "/ml/input/config", "/ml/
 _CLIENTS = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LD_*", "XDG_*", "DOCKER_*", "BUILDAH_*", "CONTAINER*", "APPTAINER*",
             "SINGULARITY*", "STORAGE_*", "DBUS_*", "GODEBUG")  # fmt: skip
 """variables that the program which starts a container would take for its own"""
+_PRIVATE = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH")
+"""names of what no process table may show; a client that takes such a variable for its own, too, goes no wrong way by it"""
 _INHERITED = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """what a container takes over from the node where it is set there"""
 
@@ -239,6 +240,8 @@ def _contained(
 
 def _mount(source: str, target: str, read_only: bool) -> str:
     """The value of --mount, which is a line of CSV."""
+    import csv  # few jobs have a container
+
     line = io.StringIO()
     fields = ["type=bind", f"source={source}", f"target={target}", *(["readonly"] if read_only else [])]
     csv.writer(line, lineterminator="").writerow(fields)
@@ -262,7 +265,7 @@ def _apptainer(environment: Environment, argv: tuple[str, ...], env: Mapping[str
 
 
 def _is_clients(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _CLIENTS)
+    return not _PRIVATE.search(name.upper()) and any(fnmatch.fnmatchcase(name, pattern) for pattern in _CLIENTS)
 
 
 def _inside(env: Mapping[str, str], place: Place) -> tuple[list[tuple[str, str, bool]], dict[str, str]]:

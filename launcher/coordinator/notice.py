@@ -6,12 +6,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.model import Plan
 from launcher.policy import View
 from launcher.slurm import warning
-from launcher.slurm.outlook import Outlook, outlook
+
+if TYPE_CHECKING:
+    from launcher.slurm.outlook import Outlook
 
 Event = dict[str, Any]
 
@@ -59,6 +61,8 @@ class Notices:
         return event
 
     def _ask(self, event: Event) -> Event:
+        from launcher.slurm.outlook import Outlook, outlook
+
         warned = event["signal"] == signal.Signals(self.signal).name
         assert self._plan.allocation is not None
         found = outlook(self._plan.allocation, self._plan.restarts, self._seconds if warned else None)

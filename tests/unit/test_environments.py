@@ -72,6 +72,15 @@ def test_docker_gets_what_the_node_has(told: dict[str, Any], there: list[str], a
     assert not set(absent) & set(words)
 
 
+@pytest.mark.parametrize("uri", ["docker://t", "podman://t", "apptainer:///t.sif"])
+@pytest.mark.parametrize("name", ["DOCKER_PASSWORD", "CONTAINER_REGISTRY_TOKEN", "APPTAINER_DOCKER_PASSWORD", "XDG_KEY", "HF_TOKEN"])
+def test_no_secret_is_on_a_command_line(uri: str, name: str) -> None:
+    """Also one whose name looks like the client's own; inside it is there."""
+    made = wrapped(uri, env={name: "s3cret"}, program="/bin/x", rootless=False, image="/t.sif")
+    assert not [word for word in made.argv if "s3cret" in word]
+    assert "s3cret" in made.env.values() and (name in made.argv or f"APPTAINERENV_{name}" in made.env)
+
+
 def test_a_path_with_a_comma_is_one_mount() -> None:
     """The value of --mount is CSV."""
     place = Place("j", 0, 0, "/w/a,b", {**USER, "logs": "/l", "program": "docker", "rootless": False})

@@ -73,7 +73,7 @@ def test_docker_gets_what_the_node_has(told: dict[str, Any], there: list[str], a
 
 
 @pytest.mark.parametrize("uri", ["docker://t", "podman://t", "apptainer:///t.sif"])
-@pytest.mark.parametrize("name", ["DOCKER_PASSWORD", "CONTAINER_REGISTRY_TOKEN", "APPTAINER_DOCKER_PASSWORD", "XDG_KEY", "HF_TOKEN"])
+@pytest.mark.parametrize("name", ["DOCKER_PASSWORD", "CONTAINER_TOKEN", "APPTAINER_DOCKER_PASSWORD", "XDG_KEY", "HF_TOKEN"])
 def test_no_secret_is_on_a_command_line(uri: str, name: str) -> None:
     """Also one whose name looks like the client's own; inside it is there."""
     made = wrapped(uri, env={name: "s3cret"}, program="/bin/x", rootless=False, image="/t.sif")

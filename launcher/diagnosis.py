@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from launcher import torchrun
 from launcher.model import Failure, Plan
 from launcher.policy import NodeView, View
 from launcher.record import dataclass
 from launcher.store import Folder
+from launcher.torchrun.report import Report, bind_failed, is_consequence, last_traceback, log_hint, parse_report
 
 _TAIL = 256 * 1024
 
@@ -50,7 +50,7 @@ def _suspect(node: NodeView, view: View, folder: Folder) -> _Suspect:
     outcome = node.outcome or {}
     if outcome.get("kind") != "exited":
         return _Suspect((0, 0, node.exited_at or 0), _without_exit(node, outcome, folder))
-    report = torchrun.parse_report(tail(folder.node_logs(node.rank) / "stderr.log", node.log_begins))
+    report = parse_report(tail(folder.node_logs(node.rank) / "stderr.log", node.log_begins))
     if report is None:
         return _plain(node, folder)
     return _of_ranks(node, view, folder, report)
@@ -83,15 +83,15 @@ def _plain(node: NodeView, folder: Folder) -> _Suspect:
         node.host,
         exit_code=node.exit_code,
         signal=signal,
-        traceback=torchrun.last_traceback(text),
+        traceback=last_traceback(text),
         log=str(log),
-        hint=torchrun.log_hint(text, signal),
+        hint=log_hint(text, signal),
     )
     by_us = signal in ("SIGTERM", "SIGKILL") or node.exit_code in (137, 143)
-    return _Suspect((int(by_us), int(torchrun.is_consequence(text)), node.exited_at or 0), failure)
+    return _Suspect((int(by_us), int(is_consequence(text)), node.exited_at or 0), failure)
 
 
-def _of_ranks(node: NodeView, view: View, folder: Folder, report: torchrun.Report) -> _Suspect:
+def _of_ranks(node: NodeView, view: View, folder: Folder, report: Report) -> _Suspect:
     """The rank that died first of those that died by themselves."""
     ends = {gone["local_rank"]: gone["seen"] for gone in node.workers_gone if gone.get("local_rank") is not None}
     late = node.exited_at or 0
@@ -99,7 +99,7 @@ def _of_ranks(node: NodeView, view: View, folder: Folder, report: torchrun.Repor
     for rank in report.by_themselves:
         log = folder.rank_log(node.rank, view.attempt, rank.local_rank)
         text = tail(log)
-        order = (int(rank.signal == "SIGTERM"), int(torchrun.is_consequence(text)), ends.get(rank.local_rank, late))
+        order = (int(rank.signal == "SIGTERM"), int(is_consequence(text)), ends.get(rank.local_rank, late))
         candidates.append((order, rank, log, text))
     order, rank, log, text = min(candidates, key=lambda candidate: candidate[0])
     number = rank.rank if rank.rank is not None else node.workers.get(rank.local_rank)
@@ -113,9 +113,9 @@ def _of_ranks(node: NodeView, view: View, folder: Folder, report: torchrun.Repor
         number,
         rank.exit_code,
         rank.signal,
-        torchrun.last_traceback(text) or rank.message,
+        last_traceback(text) or rank.message,
         str(log),
-        torchrun.log_hint(text, rank.signal),
+        log_hint(text, rank.signal),
     )
     return _Suspect(order, _with_last_line(failure))
 
@@ -136,7 +136,7 @@ def _lost_port_race(view: View, plan: Plan, folder: Folder) -> bool:
     if plan.master.port is not None or "MASTER_PORT" in plan.spec.env or any(node.workers for node in view.nodes.values()):
         return False
     first = view.nodes[0]
-    return first.failed and torchrun.bind_failed(tail(folder.node_logs(0) / "stderr.log", first.log_begins))
+    return first.failed and bind_failed(tail(folder.node_logs(0) / "stderr.log", first.log_begins))
 
 
 def tail(path: Path, begin: int = 0) -> str:

@@ -1,4 +1,7 @@
-"""What a job inside of a Slurm allocation heeds: its share of each node, and the time that Slurm leaves it at the end."""
+"""What a job inside of a Slurm allocation heeds: its share of each node, and the time that Slurm leaves it at the end.
+
+What reads Slurm's words is loaded only there.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ from typing import Any
 
 from launcher.errors import NodeUnusable, SlurmSilent
 from launcher.model import Host, Plan
-from launcher.slurm import ask, gpus, states
-from launcher.slurm.outlook import outlook
 
 _LAST_SECONDS = 4.0
 """of KillWait, kept for the outputs"""
@@ -31,6 +32,8 @@ def complaint(host: Host, facts: Mapping[str, Any]) -> NodeUnusable | None:
 def _less(host: Host, facts: Mapping[str, Any]) -> str | None:
     if host.cpus is not None and int(facts["cpus"]) < host.cpus:
         return f"our task there may use {facts['cpus']} CPUs, but the job holds {host.cpus}"
+    from launcher.slurm import gpus
+
     try:
         seen = gpus.on_node(facts["slurm"]) or 0
     except ValueError as error:
@@ -61,6 +64,8 @@ def not_shared(plan: Plan, root: str, facts: Mapping[int, Mapping[str, Any]]) ->
 
 def last_grace(plan: Plan) -> float:
     """Seconds between TERM and KILL once Slurm ends the allocation: Slurm's own KILL comes KillWait after its TERM."""
+    from launcher.slurm import ask
+
     try:
         return min(plan.spec.grace, max(1.0, ask.kill_wait() - _LAST_SECONDS))
     except SlurmSilent:
@@ -72,6 +77,8 @@ def grace_note(plan: Plan) -> str | None:
     left = last_grace(plan)
     if left >= plan.spec.grace:
         return None
+    from launcher.slurm import ask
+
     return (
         f"when Slurm ends the allocation it kills everything {ask.kill_wait()} s after TERM (KillWait): "
         f"the grace will be {left:g} s then, not {plan.spec.grace:g} s"
@@ -83,6 +90,9 @@ def requeue(plan: Plan, why: str) -> dict[str, Any]:
 
     ``why`` is a reason code; `Requeued` where Slurm has done it by itself.
     """
+    from launcher.slurm import ask, states
+    from launcher.slurm.outlook import outlook
+
     assert plan.allocation is not None
     by = "slurm" if why == "Requeued" else "launcher"
     if by == "launcher":

@@ -16,7 +16,6 @@ from launcher.coordinator.checkpoints import Checkpoints
 from launcher.coordinator.collecting import Collecting
 from launcher.coordinator.prepare import Work, prepare
 from launcher.coordinator.progress import Progress
-from launcher.diagnosis import diagnose
 from launcher.errors import (
     CollectFailed,
     HostKeyChanged,
@@ -387,6 +386,8 @@ class Steps:
         return [again]
 
     def _diagnose(self) -> list[Event]:
+        from launcher.diagnosis import diagnose  # most jobs need none
+
         found = diagnose(self._view(), self._plan, self._folder)
         return [{"type": "diagnosis", "failure": to_json(found.failure), "port_race": found.port_race}]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.torchrun import Report, bind_failed, is_consequence, last_traceback, log_hint, parse_report
+from launcher.torchrun.report import Report, bind_failed, is_consequence, last_traceback, log_hint, parse_report
 
 REPORTS = Path(__file__).parent / "reports"
 VERSIONS = sorted(path.name for path in REPORTS.iterdir() if path.is_dir())

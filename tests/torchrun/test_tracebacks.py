@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from launcher.torchrun import is_consequence, last_traceback, log_hint
+from launcher.torchrun.report import is_consequence, last_traceback, log_hint
 
 
 def raised(message: str) -> str:

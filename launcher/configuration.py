@@ -62,7 +62,7 @@ def _edited(text: str, key: Sequence[str], value: str) -> str:
     found = _entry(root, key[0])
     if len(key) == 1:
         return _replaced(text, found, value) if found else f"{body}{key[0]}: {value}\n"
-    line = f"{key[1]}: {value}"
+    line = f"{as_yaml(key[:1], key[1])}: {value}"
     if found is None:
         return f"{body}{key[0]}:\n  {line}\n"
     inner = _entry(found, key[1])
@@ -87,16 +87,20 @@ def _replaced(text: str, node: Any, value: str) -> str:
 
 
 def as_yaml(key: Sequence[str], said: str) -> str:
-    """A value as a person types it, as YAML on one line: a number or a word as it is, a list from commas."""
+    """A value as a person types it, as YAML on one line: a word as it is (of `job` a number too), a list from commas."""
     import yaml
 
     if key[-1] in LISTS and key[0] == "job":
         return yaml.safe_dump([part.strip() for part in said.split(",")], default_flow_style=True).strip()
     try:
-        plain = "\n" not in said and ": " not in said and " #" not in said and not isinstance(yaml.safe_load(said), (dict, list))
+        read = yaml.safe_load(said)
+        plain = "\n" not in said and ": " not in said and " #" not in said and not isinstance(read, (dict, list))
     except yaml.YAMLError:
         plain = False
-    return said if plain and said.strip() else yaml.safe_dump(said, width=10**6, default_style='"').strip()
+    # A setting of a job may be a number or a yes; a name or a file is a text, even where YAML would not read it as one.
+    if plain and said.strip() and (key[0] == "job" or isinstance(read, str)):
+        return said
+    return yaml.safe_dump(said, width=10**6, default_style='"').strip()
 
 
 def save(changes: Sequence[tuple[Sequence[str], str]], environment: Mapping[str, str]) -> Path:
@@ -131,7 +135,8 @@ def write(path: Path, text: str, *, check: bool = False) -> None:
         raise UsageError(f"it cannot be written: {error.strerror}", where=str(path)) from error
     except UsageError as error:
         problems = [problem.replace(str(part), str(path)) for problem in error.problems]
-        raise UsageError("so the user config could not be used", problems=problems) from error
+        step = "nothing was changed; `launcher config show` tells what holds"
+        raise UsageError("so the user config could not be used", problems=problems, next_step=step) from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -70,6 +70,8 @@ def use_command(name: str) -> None:
     config = load_user_config(os.environ)
     if name not in (*config.clusters, LOCAL) and not is_path(name):
         raise unknown_cluster(name, config, "config use")
+    if name != LOCAL:
+        _check_file(config.clusters.get(name, name))
     value = configuration.as_yaml(("default",), os.path.abspath(os.path.expanduser(name)) if is_path(name) else name)
     click.echo(f"saved: {configuration.save([(('default',), value)], os.environ)}")
 
@@ -80,7 +82,7 @@ def use_command(name: str) -> None:
 def set_command(key: str, value: str) -> None:
     """Set KEY (default, clusters.NAME, grace, collect, ...) to VALUE; lists with commas."""
     from launcher import configuration
-    from launcher.cluster.userfile import SETTINGS
+    from launcher.cluster.userfile import SETTINGS, is_path
 
     words = tuple(key.split(".", 1))
     if words[0] in SETTINGS:
@@ -88,7 +90,15 @@ def set_command(key: str, value: str) -> None:
     if len(words) != (1 if words[0] == "default" else 2) or words[0] not in ("default", "clusters", "job"):
         known = ["default", "clusters.NAME", *(f"job.{name}" for name in SETTINGS)]
         raise UsageError(f"there is no setting {key}", problems=known, next_step="variables stand under job.env of the file")
-    if words[0] == "clusters":
+    if words[0] == "clusters" or (words[0] == "default" and is_path(value)):
+        _check_file(value)
         value = os.path.abspath(os.path.expanduser(value))
     saved = configuration.save([(words, configuration.as_yaml(words, value))], os.environ)
     click.echo(f"saved: {saved}")
+
+
+def _check_file(file: str) -> None:
+    """Raise UsageError unless it is a cluster file that can be used."""
+    from launcher.cluster import load_cluster
+
+    load_cluster(os.path.abspath(os.path.expanduser(file)))

@@ -95,7 +95,7 @@ class _Wizard:
     def run(self) -> None:
         """All of it."""
         chosen = self._of_options() if self._said.machines else self._choose()
-        if chosen.name != LOCAL:
+        if chosen.path is not None or chosen.text is not None:
             chosen = self._named(chosen)
         default = self._default(chosen.name)
         file = chosen.path if chosen.text is None else self._path.parent / "clusters" / f"{chosen.name}.yaml"
@@ -205,7 +205,8 @@ class _Wizard:
                     raise UsageError(f"--name {name}: {error}") from error
                 click.echo(f"error: {name}: {error}", err=True)
                 continue
-            text = None if chosen.text is None else chosen.text.replace(f"name: {chosen.name}\n", f"name: {name}\n", 1)
+            key = ("name",)
+            text = None if chosen.text is None else configuration.changed(chosen.text, key, configuration.as_yaml(key, name))
             return Chosen(name, chosen.path, text)
 
     def _default(self, name: str) -> bool:

@@ -73,7 +73,7 @@ def _until_asked(running: subprocess.Popen[bytes], terminal: int) -> str:
     assert running.stderr is not None
     said = b""
     deadline = time.monotonic() + 30
-    while not said.endswith(b"]: ") and time.monotonic() < deadline:
+    while not said.endswith((b"]: ", b"]): ")) and time.monotonic() < deadline:
         byte = os.read(running.stderr.fileno(), 1)
         if not byte:
             break
@@ -136,15 +136,26 @@ def test_nothing_is_replaced_without_a_yes(person: Person) -> None:
         (("set", "grase", "1"), "there is no setting grase"),
         (("set", "grace", "soon"), "job.grace: soon: seconds"),
         (("set", "default", "nope"), "no cluster of that name"),
+        (("set", "default", "./none.yaml"), "none.yaml"),
+        (("set", "clusters.x", "none.yaml"), "none.yaml"),
+        (("use", "./none.yaml"), "none.yaml"),
         (("--yes", "show"), "options of the wizard mean nothing"),
     ],
 )
 def test_what_cannot_be_is_refused(person: Person, words: tuple[str, ...], text: str) -> None:
-    """With exit 2, and the config stays as it was."""
+    """With exit 2, and the config stays as it was; nothing is written beside it."""
     person.says(LAB)
     done = config(*words)
     assert done.code == 2 and text in done.err, done.err
-    assert person.config.read_text() == LAB
+    assert person.config.read_text() == LAB and [*person.config.parent.iterdir()] == [person.config]
+
+
+def test_a_cluster_that_cannot_be_used_is_made_nobodys_default(person: Person) -> None:
+    """Its file was right when it got its name; all that is wrong now is told."""
+    person.says(LAB)
+    (person.home / "lab.yaml").write_text("hosts: [a]\nbackand: ssh\n")
+    done = config("use", "lab")
+    assert done.code == 2 and "lab.yaml:2:1: backand: " in done.err and person.config.read_text() == LAB
 
 
 def test_the_wizard_offers_what_it_finds_and_asks_before_it_writes(person: Person) -> None:
@@ -260,3 +271,13 @@ def test_a_change_keeps_the_rest(text: str, key: tuple[str, ...], value: str, be
 def test_what_is_typed_becomes_yaml(key: str, said: str, text: str) -> None:
     """Text that YAML would take for more is quoted."""
     assert as_yaml(("job", key), said) == text
+
+
+def test_a_cluster_may_be_called_by_a_word_that_yaml_reads_otherwise(person: Person) -> None:
+    """A name is a text, in the cluster file and in the config; comments stay."""
+    person.says("# mine\nclusters:\n  lab: ../../lab.yaml\n")
+    assert answer("2", "a,b", "true", "", words=("--ssh-config", "/dev/null")).code == 0
+    assert config("--hosts", "c", "--name", "12", "--yes").code == 0 and config("use", "true").code == 0
+    read = read_user_file(person.config)
+    assert read.default == "true" and {*read.clusters} == {"lab", "true", "12"} and person.config.read_text().startswith("# mine")
+    assert [load_cluster(read.clusters[name]).name for name in ("true", "12")] == ["true", "12"]

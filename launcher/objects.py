@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from launcher import uri as uris
 from launcher.errors import StorageFailed
@@ -26,7 +28,7 @@ _FOR_GOOD = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirector
 _REFUSALS = ("Credential", "AccessDenied", "Forbidden", "403", "InvalidAccessKey", "NoSuchBucket", "SignatureDoesNotMatch")
 """words of stores that say that another try would be answered alike"""
 _ADVICE = {errno.ENOSPC: "make room there", errno.EDQUOT: "make room there", errno.ENAMETOOLONG: "name a shorter place"}
-_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "modified", "updated", "created")
+_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "modified", "updated", "created")
 """what a listing may say of a file that changes when the file does, best first"""
 
 
@@ -50,6 +52,7 @@ class Depot:
     def __init__(self, uri: str, stop: threading.Event | None = None) -> None:
         """``stop``: once set, whatever goes on raises Stopped."""
         self.uri = uri.rstrip("/") if not uri.endswith("://") else uri
+        self._page = uris.is_web(uri) and uri.endswith("/")
         self._stop = stop or threading.Event()
         self._fs, self._root = self._guarded(lambda: _file_system(self.uri))
         self.local = uris.local_path(uri) is not None
@@ -57,8 +60,8 @@ class Depot:
 
     def listing(self) -> dict[str, Entry]:
         """{path: entry} of all files; empty where there is nothing.  Raises StorageFailed."""
-        found = self._tried(self._walk if self.local else self._list)
-        return dict(sorted(found.items()))
+        look = self._walk if self.local else self._of_the_web if uris.is_web(self.uri) else self._list
+        return dict(sorted(self._tried(look).items()))
 
     def _walk(self) -> dict[str, Entry]:
         """On this machine no link is followed; one is no file, but something that is there."""
@@ -88,6 +91,33 @@ class Depot:
             if info.get("type") != "directory" and not (name.endswith("/") and not info.get("size")):
                 entries[path] = Entry(int(info.get("size") or 0), _mark(info))
         return entries
+
+    def _of_the_web(self) -> dict[str, Entry]:
+        """One file; behind a URI that ends with a slash those that the page there, and pages below it, lead to."""
+        if not self._page:
+            found = self._of_a_server("")
+            return {} if found is None else {"": found}
+        names = [unquote(str(name)[len(self._root) :].lstrip("/")) for name in self._fs.find(f"{self._root}/")]
+        # Links that sort the page, or lead to a place on it, are no files.
+        entries = {path: self._of_a_server(path) for path in names if path and not {"?", "#"} & set(path)}
+        return {path: entry for path, entry in entries.items() if entry is not None}
+
+    def _of_a_server(self, path: str) -> Entry | None:
+        """A file of a web server; of one that does not tell its size all is read, to know it.  None: there is none."""
+        try:
+            info = self._fs.info(self._at(path))
+        except FileNotFoundError as error:
+            # Whatever went wrong has become this.
+            if error.__cause__ is None or getattr(error.__cause__, "status", None) in (404, 410):
+                return None
+            raise error.__cause__ from None
+        if info.get("size") is not None:
+            return Entry(int(info["size"]), _mark(info))
+        digest, size = hashlib.sha256(), 0
+        for block in self.read(path):
+            digest.update(block)
+            size += len(block)
+        return Entry(size, digest.hexdigest())
 
     def read(self, path: str) -> Iterator[bytes]:
         """A file's bytes in blocks.  Raises StorageFailed."""

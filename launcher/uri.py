@@ -31,6 +31,11 @@ def protocol(uri: str) -> str:
     return uri.partition("://")[0].rpartition("::")[2].lower()
 
 
+def is_web(uri: str) -> bool:
+    """Whether a web server is asked, which knows files and pages, no folders."""
+    return "::" not in uri and is_uri(uri) and protocol(uri) in ("http", "https")
+
+
 def local_path(text: str) -> str | None:
     """The path on this machine that a text names: a path as it is, that of file:///…; None for any other URI."""
     if not is_uri(text):

@@ -24,7 +24,7 @@ print("epoch 1: loss=0.5, acc: 90.0%", flush=True)
 with open(os.path.join(os.environ["PAI_OUTPUT_MODEL"], "part-" + os.environ["RANK"]), "w") as file:
     file.write("weights")
 """
-"""what stands for a training script wherever a page is about something else: it imports nothing and is done at once"""
+"""what stands for a training script: it imports nothing and is done at once.  tests/jobs/test_training.py trains"""
 _USER_KEYS = {"default", "clusters", "job"}
 _CLUSTER_KEYS = {"hosts", "images", "defaults", "slurm", "ssh", "master"}
 """keys by which a config of one's own and a cluster file are told from a job file"""
@@ -40,8 +40,6 @@ class Scene:
     """what a reader would put in the place of words"""
     before: str = ""
     """what the reader has done already, for a shell"""
-    real: bool = False
-    """whether train_src is the training example itself"""
     store: bool = False
     """whether there is a server for s3://, with a bucket for each that is named"""
 
@@ -60,8 +58,6 @@ class Stage:
 
     def furnish(self) -> None:
         """Put there what the reader has: sources, and the program itself."""
-        if self.scene.real:
-            shutil.copytree(ROOT / "train_src", self.folder / "train_src", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("train_src/train_multinode.py", "src/train.py", "train.py", "data/train.bin", "shards/a", "shards/b"):
             if not (self.folder / name).exists():
                 self._write(name, TRAINING)

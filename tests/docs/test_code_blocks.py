@@ -26,7 +26,6 @@ SCENES = {
     "README.md#Your own machines in five minutes": Scene("ssh"),
     "README.md#A Slurm site in five minutes": Scene("slurm", before="echo 'backend: slurm' > cluster.yaml"),
     "README.md#The fake cluster by hand": Scene("ssh"),
-    "docs/tutorials/local.md": Scene(real=True),
     "docs/tutorials/ssh.md": Scene("ssh", words={"/opt/t": sys.prefix}),
     "docs/tutorials/slurm.md": Scene("slurm"),
     "docs/slurm.md": Scene("slurm", words={"salloc -N 2 --gres=gpu:8\n": "salloc -N 2 --gres=gpu:1 "}),

@@ -27,6 +27,12 @@ if not done:
 """
 """trains one epoch, and then waits to be preempted; once there is a checkpoint, it ends"""
 
+TRAINED = """
+import os, sys
+print(os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:], flush=True)
+open(os.path.join(os.environ["PAI_OUTPUT_MODEL"], "rank-" + os.environ["RANK"]), "w").close()
+"""
+
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_are_sound_and_explained(script: Path) -> None:
@@ -136,8 +142,11 @@ def test_requeue_gives_up(slurm: SlurmCluster, project: Path) -> None:
 @pytest.mark.torch
 def test_submit_in_allocation(slurm: SlurmCluster, project: Path) -> None:
     """All of the launcher in a batch job: the model is collected into the job folder, and the script ends as the job did."""
+    # What trains is plain Python; tests/slurm/test_allocation_jobs.py has torch train in an allocation.
+    (project / "train_src/train_multinode.py").write_text(TRAINED)
     done = batch(slurm, project, "--wait", "--nodelist=m1,m2", "slurm/submit-in-allocation.sbatch")
     log = (project / "out.log").read_text()
     assert done.returncode == 0, log
     model = Path(log.splitlines()[-1])
-    assert (model / "model.pt").is_file() and model.is_relative_to(slurm.shared / "home/jobs")
+    assert {path.name for path in model.iterdir()} == {"rank-0", "rank-1"} and model.is_relative_to(slurm.shared / "home/jobs")
+    assert "[1:1] 1 of 2 --total_epochs 10 --save_every 5" in log.splitlines()

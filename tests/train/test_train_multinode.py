@@ -60,10 +60,9 @@ def train_on_two_nodes(workdir: Path, *options: str) -> None:
 
 
 def same_weights(one: Path, other: Path) -> bool:
-    import torch
-
-    first, second = (torch.load(path / "output" / "model" / "model.pt") for path in (one, other))
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    """Whether two saved models have the same numbers: torch writes those as the same bytes."""
+    first, second = ((path / "output" / "model" / "model.pt").read_bytes() for path in (one, other))
+    return first == second
 
 
 def metrics(workdir: Path) -> dict[str, Any]:

@@ -80,6 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark what needs a cluster; leave it out where there is none to be had."""
     for item in items:
         _mark(item)
+    # xdist hands out the groups first, and then what is left in this order: nothing long may come at the end.
+    items.sort(key=lambda item: item.get_closest_marker("torch") is None)
     wanting = [item for mark in WHY_NOT for item in items if item.get_closest_marker(mark)]
     if wanting:
         missing = {mark for mark, why_not in WHY_NOT.items() if why_not() is not None}

@@ -12,6 +12,13 @@ from tests.cluster.slurm.handle import SlurmCluster
 HELD = "backend: slurm\nslurm: {sbatch: {hold: true}}\n"
 """a cluster file whose jobs wait until they are released"""
 
+TRAINED = """
+import os, sys
+print(os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:], flush=True)
+open(os.path.join(os.environ["PAI_OUTPUT_MODEL"], "rank-" + os.environ["RANK"]), "w").close()
+"""
+"""stands for a training script: says where it is and its words, and saves a file"""
+
 
 class Desk:
     """The command line there, in the shared directory, with its home below it."""

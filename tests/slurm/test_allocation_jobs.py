@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.slurm.handle import SlurmCluster
+from tests.slurm.desk import TRAINED
 
 TRAINER = """
 import os, signal, sys, time
@@ -111,12 +112,14 @@ $L submit --hosts m7 --command true; echo exit $?
     assert "--nodes 4, but the Slurm allocation" in done.stderr and "m7: no host of that name" in done.stderr
 
 
-def test_the_example_trains_on_two_nodes(here: Allocation) -> None:
+def test_torchrun_starts_a_script_on_two_nodes(here: Allocation) -> None:
     """From the source folder to the model, over the address that Slurm's nodes have."""
-    words = "--nproc-per-node 1 --source-dir $ROOT/train_src -- train_multinode.py --total_epochs 2 --save_every 1"
-    root = here.slurm.python.partition("/.venv/")[0]
-    done = here.salloc("-N2 --exclusive", f"ROOT={root}; $L submit {words}")
-    assert done.stdout.splitlines()[-1].endswith("output/model")
+    source = here.slurm.shared / "src"
+    source.mkdir()
+    (source / "train.py").write_text(TRAINED)
+    done = here.salloc("-N2 --exclusive", "$L submit --nproc-per-node 1 --source-dir src -- train.py --total_epochs 2")
+    assert {"[0:0] 0 of 2 --total_epochs 2", "[1:1] 1 of 2 --total_epochs 2"} <= set(done.stdout.splitlines())
+    assert done.stdout.splitlines()[-1].endswith("output/model") and here.models() == {"rank-0": "", "rank-1": ""}
     told = here.status()
     assert (told["status"], told["master_addr"]) == ("Succeed", here.slurm.address("m1"))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.slurm.handle import SlurmCluster
+from tests.slurm.desk import TRAINED
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "slurm").glob("*.sbatch"))
@@ -26,12 +27,6 @@ if not done:
     time.sleep(120)
 """
 """trains one epoch, and then waits to be preempted; once there is a checkpoint, it ends"""
-
-TRAINED = """
-import os, sys
-print(os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:], flush=True)
-open(os.path.join(os.environ["PAI_OUTPUT_MODEL"], "rank-" + os.environ["RANK"]), "w").close()
-"""
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
@@ -142,7 +137,7 @@ def test_requeue_gives_up(slurm: SlurmCluster, project: Path) -> None:
 @pytest.mark.torch
 def test_submit_in_allocation(slurm: SlurmCluster, project: Path) -> None:
     """All of the launcher in a batch job: the model is collected into the job folder, and the script ends as the job did."""
-    # What trains is plain Python; tests/slurm/test_allocation_jobs.py has torch train in an allocation.
+    # Torch trains in test_exec_torchrun, and in tests/estimator/test_example.py.
     (project / "train_src/train_multinode.py").write_text(TRAINED)
     done = batch(slurm, project, "--wait", "--nodelist=m1,m2", "slurm/submit-in-allocation.sbatch")
     log = (project / "out.log").read_text()

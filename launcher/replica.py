@@ -12,6 +12,10 @@ from typing import Any
 _NAME = re.compile(r"(events\.jsonl|std(out|err)\.log|ranks/attempt_\d+/(run_\d+_)?restart_\d+/\d+/std(out|err)\.log)\Z")
 
 
+_AT_ONCE = 64
+"""files that are kept open; a torchrun that restarts again and again makes any number of them"""
+_LONGEST, _MOST = 1 << 20, 64 << 20
+"""bytes of an event, and of all of a node's; no agent has ever so much to tell"""
 _NUMBER, _WORD = (int, type(None)), (str, type(None))
 _PROMISED: dict[str, dict[str, Any]] = {
     "started": {"pid": _NUMBER},
@@ -35,7 +39,7 @@ class Replica:
         self._sizes: dict[str, int] = {}
         self._line = b""
         for name in ("stdout.log", "stderr.log"):
-            self._open(name)
+            self._descriptor(name)
 
     def offsets(self) -> dict[str, int]:
         """{name: bytes that are here}."""
@@ -51,11 +55,12 @@ class Replica:
         """
         if not _NAME.match(name):
             raise ValueError(f"a log called {name!r}")
-        fd = self._files.get(name)
-        fd = self._open(name) if fd is None else fd
+        fd = self._descriptor(name)
         have = self._sizes[name]
         if offset > have:
             raise ValueError(f"{name} goes on at byte {offset}, but ends at {have}")
+        if name == "events.jsonl" and offset + len(chunk) > _MOST:
+            raise ValueError("events without end")
         fresh = chunk[have - offset :]
         view = memoryview(fresh)
         try:
@@ -66,6 +71,14 @@ class Replica:
             self._sizes[name] = have + len(fresh) - len(view)
         return self._events(fresh) if name == "events.jsonl" else []
 
+    def _descriptor(self, name: str) -> int:
+        """Of an open file; the one that nobody wrote to for the longest time makes way."""
+        fd = self._files.pop(name, None)
+        self._files[name] = self._open(name) if fd is None else fd
+        if len(self._files) > _AT_ONCE:
+            os.close(self._files.pop(next(iter(self._files))))
+        return self._files[name]
+
     def _open(self, name: str) -> int:
         path = self.folder / name
         if not self.folder.exists():
@@ -73,7 +86,7 @@ class Replica:
             raise FileNotFoundError(errno.ENOENT, "the folder was removed", str(self.folder))
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._files[name], self._sizes[name] = fd, os.fstat(fd).st_size
+        self._sizes[name] = os.fstat(fd).st_size
         if name == "events.jsonl":
             _, _, self._line = path.read_bytes().rpartition(b"\n")
         return fd
@@ -86,7 +99,9 @@ class Replica:
             return []
 
     def _events(self, fresh: bytes) -> list[dict[str, Any]]:
-        *lines, self._line = (self._line + fresh).split(b"\n")
+        *lines, rest = (self._line + fresh).split(b"\n")
+        # The beginning of what is no event makes no event of its end.
+        self._line = rest if len(rest) <= _LONGEST else b""
         return _parse(lines)
 
     def close(self) -> None:

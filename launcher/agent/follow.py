@@ -11,6 +11,8 @@ from launcher.agent.watch import POLL_SECONDS, Watch
 
 _DIRECTORY_SECONDS = 0.2
 """how often new log files are looked for"""
+_AT_ONCE = 64
+"""files that are kept open; a torchrun that restarts again and again makes any number of them"""
 _LOST_SECONDS = 5.0
 """how long a claimed attempt may go without a living agent before it counts as lost"""
 
@@ -24,7 +26,7 @@ class Follower:
         self._attempt = attempt
         self._offsets = dict(offsets)
         self._marks = marks
-        self._files = {}
+        self._files, self._open = {}, {}
         self._watch = Watch()
         self._watch.add(spool.path)
         self._looked = 0.0
@@ -77,18 +79,33 @@ class Follower:
         for name, path in sorted(self._spool.logs().items()):
             if name not in self._files:
                 stream = len(self._files)
-                self._files[name] = (stream, os.open(path, os.O_RDONLY))
+                self._files[name] = (stream, path)
+                self._keep_open(name, os.open(path, os.O_RDONLY))
                 self._watch.add(os.path.dirname(path))
                 self._session.note(stream=stream, name=name)
 
     def _send_some(self, name):
-        stream, fd = self._files[name]
+        stream, path = self._files[name]
         offset = self._offsets.get(name, 0)
+        fd = self._open.get(name)
+        if fd is None:
+            fd = _grown(path, offset)
+            if fd is None:
+                return False
+            self._keep_open(name, fd)
         chunk = os.pread(fd, wire.CHUNK, offset)
         if chunk:
+            self._keep_open(name, fd)
             self._session.follow_data(stream, offset, chunk)
             self._offsets[name] = offset + len(chunk)
         return len(chunk) == wire.CHUNK
+
+    def _keep_open(self, name, fd):
+        """The one that has not grown for the longest time makes way."""
+        self._open.pop(name, None)
+        self._open[name] = fd
+        if len(self._open) > _AT_ONCE:
+            os.close(self._open.pop(next(iter(self._open))))
 
     def _left_nothing(self):
         """True when no output channel has anything in it, so that nobody needs to ask for a list."""
@@ -113,3 +130,11 @@ class Follower:
             except OSError as error:
                 self._drained = True
                 self._session.note(gone="%s, and its directory there cannot be written (%s)" % (kind, error.strerror))
+
+
+def _grown(path, offset):
+    """A descriptor of a file that has more than ``offset`` bytes, None of any other."""
+    try:
+        return os.open(path, os.O_RDONLY) if os.stat(path).st_size > offset else None
+    except OSError:
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -147,6 +148,19 @@ def test_what_was_not_collected_stays_whatever_the_workdir_is_called(nodes: Node
     nodes.desk.submit("--nodes", "1", "--command", "mkdir -p $PAI_OUTPUT_CHECKPOINTS; echo x > $PAI_OUTPUT_CHECKPOINTS/last")
     (kept,) = nodes.servers[0].home.rglob("checkpoints/last")
     assert kept.read_text() == "x\n"
+
+
+def test_more_logs_than_files_may_be_open_arrive(local: Desk) -> None:
+    """As of a torchrun that has restarted its workers hundreds of times; and what is added to an old one, too."""
+    logs = "$PET_LOG_DIR/none_x/attempt_$i/0"
+    begin = f"for i in $(seq 0 299); do mkdir -p {logs}; echo $i > {logs}/stdout.log; done"
+    command = f"{begin}; sleep 0.5; i=0; echo more >> {logs}/stdout.log"
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))  # noqa: E731 - as short as it is
+    local.submit("--command", command, preexec_fn=few)
+    arrived = local.folder() / "logs" / "node-0" / "ranks" / "attempt_0"
+    assert {path.name: (path / "0" / "stdout.log").read_text() for path in arrived.iterdir()} == {
+        "restart_0": "0\nmore\n", **{f"restart_{number}": f"{number}\n" for number in range(1, 300)}
+    }
 
 
 @pytest.mark.parametrize("deep", [600, 3000])

@@ -117,6 +117,19 @@ def test_events_that_are_none_are_passed_over(tmp_path: Path) -> None:
     replica.close()
 
 
+def test_events_without_end_are_refused(tmp_path: Path) -> None:
+    """A line that never ends is not kept in memory, and no more is kept on the disk than an agent would ever tell."""
+    replica = Replica(tmp_path)
+    block, at = b"x" * (1 << 20), 0
+    with pytest.raises(ValueError, match="events without end"):
+        while at < 1 << 30:
+            replica.write("events.jsonl", at, block)
+            at += len(block)
+            assert len(replica._line) <= 1 << 20
+    assert (tmp_path / "events.jsonl").stat().st_size <= 64 << 20
+    replica.close()
+
+
 def test_a_spoiled_line_of_the_job_s_events_spoils_no_command(local: Desk) -> None:
     """list, status, events and logs go on as if it were not there."""
     local.submit("--command", "echo said")

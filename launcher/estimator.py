@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import api, arguments, training_job
 from launcher.arguments import Check
+from launcher.channels import CHANNELS
 from launcher.cluster import parse_duration, parse_size
 from launcher.errors import WrongArguments
 from launcher.metrics import of_mappings
@@ -286,6 +287,7 @@ def request_of(
     asked = {"inputs": inputs, "outputs": outputs, "job_name": job_name, "wait": attached, "show_logs": show_logs}
     problems = [] if said.command else ["command: there is none; a text, or a list of words"]
     arguments.complain("these arguments cannot be", {**_CHECKS, **_OF_A_FIT}, {**vars(said), **asked}, problems)
+    _check_known(said)
     local = said.instance_type in _LOCAL
     session = said.session or get_default_session()
     cluster = session.cluster if said.cluster is None else os.fspath(said.cluster)
@@ -298,7 +300,7 @@ def request_of(
         "instance_type": None if local else said.instance_type,
         "nproc_per_node": said.nproc_per_node,
         "source_dir": None if said.source_dir is None else os.fspath(said.source_dir),
-        "env": {key: str(value) for key, value in _known("environments", said.environments or {}).items()},
+        "env": {key: str(value) for key, value in (said.environments or {}).items()},
         "max_run_time": _seconds(said.max_run_time),
         "detached": not attached,
     }
@@ -313,7 +315,7 @@ def _of_training(
     git = said.git_config
     return {
         "image": said.image_uri,
-        "hyperparameters": _known("hyperparameters", said.hyperparameters),
+        "hyperparameters": dict(said.hyperparameters),
         "requirements": None if said.requirements is None else tuple(said.requirements),
         "labels": {key: str(value) for key, value in (said.labels or {}).items()},
         "inputs": dict(inputs or {}),
@@ -331,13 +333,15 @@ def _command(said: str | Sequence[str] | Command | None) -> Command:
     return Command(shell=said) if isinstance(said, str) else Command(argv=tuple(said or ()))
 
 
-def _known(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of an estimator, unless it was attached to a job and does not know all of them."""
-    hidden = sorted(key for key, value in values.items() if value == MASK)
+def _check_known(said: Estimator) -> None:
+    """Raise WrongArguments for an estimator that was attached to a job and does not know all of its secrets."""
+    hidden = [f"environments[{key!r}]" for key, value in sorted((said.environments or {}).items()) if value == MASK]
+    hidden += [f"hyperparameters[{key!r}]" for key, value in sorted(said.hyperparameters.items()) if value == MASK]
+    hidden += [f"requirements[{number}]" for number, line in enumerate(said.requirements or ()) if f"{MASK}@" in line]
+    hidden += ["git_config['repo']"] if MASK in (said.git_config or {}).get("repo", "") else []
     if hidden:
         what = "a job's folder does not have the values of its secrets: set them before a new fit"
-        raise WrongArguments(what, problems=[f"{name}[{key!r}]" for key in hidden])
-    return dict(values)
+        raise WrongArguments(what, problems=hidden)
 
 
 def _seconds(said: float | str | None) -> float | None:
@@ -389,8 +393,36 @@ def _said_by(job: TrainingJob) -> dict[str, Any]:
         "instance_type": spec.instance_type,
         "instance_count": spec.nodes,
         "labels": dict(spec.labels),
-        "cluster": plan.get("inventory"),
         "nproc_per_node": spec.nproc_per_node,
         "backend": told["backend"],
-        "settings": {"grace": spec.grace, "collect": list(spec.collect), "keep": spec.keep},
+        **_places(plan),
+        "settings": {**_places(plan)["settings"], **_others(spec)},
     }
+
+
+def _places(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that say on which machines a job was, where a person had picked some."""
+    origins, file = plan.get("origins", {}), plan.get("inventory")
+    picked = [name for name in ("hosts", "exclude") if origins.get(name, "built-in") != "built-in"]
+    if origins.get("hostfile", "built-in") != "built-in":
+        found: dict[str, Any] = {"cluster": None, "settings": {"hostfile": file}}
+    else:
+        found = {"cluster": file, "settings": {}}
+    if picked:
+        found["settings"]["hosts"] = ",".join(_spelled(node["host"], file) for node in plan.get("nodes", []))
+    return found
+
+
+def _spelled(host: Mapping[str, Any], file: str | None) -> str:
+    """As `--hosts` takes it: a name of the file; without one, with the user who stood before it."""
+    return f"{host['user']}@{host['name']}" if file is None and host.get("user") else str(host["name"])
+
+
+def _others(spec: JobSpec) -> dict[str, Any]:
+    """The settings without an argument of their own, as the job had them."""
+    said: dict[str, Any] = {"grace": spec.grace, "keep": spec.keep, "max_code_size": spec.max_code_bytes}
+    # Own channels are an argument of fit.
+    said["collect"] = [name for name in spec.collect if name in CHANNELS]
+    said |= {"forward_env": list(spec.forward_env)} if spec.forward_env else {}
+    said |= {"requeue": True, "max_requeues": spec.max_requeues} if spec.requeue else {}
+    return said | ({"checkpoint_interval": spec.checkpoint_interval} if spec.checkpoints_path else {})

@@ -70,9 +70,8 @@ def run(
     anything has started.  Ctrl-C stops the job.
     """
     said = _estimator(options, fn, args, kwargs, nodes, nproc_per_node, show_logs, max_return_bytes)
-    collect = (*(said.settings or {}).get("collect", ()), callee.CHANNEL)
     beside = _beside(fn, args or (), kwargs or {}, None if said.source_dir is None else Path(said.source_dir))
-    job = training_job.submit(request_of(said, more={"beside": beside, "collect": collect}))
+    job = training_job.submit(request_of(said, outputs=[callee.CHANNEL], more={"beside": beside}))
     try:
         job.wait(show_logs=show_logs)
     except KeyboardInterrupt:

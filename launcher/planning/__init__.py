@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher import environ
-from launcher.cluster import load_job
+from launcher.cluster import JobFile, load_job
+from launcher.errors import UsageError
 from launcher.model import GitSource, Host, Node, Plan
 from launcher.planning.asked import command_of, requeued, spec_of
 from launcher.planning.data import data_of
@@ -46,9 +47,19 @@ class Draft:
 
 
 def draft(request: Request, environment: Mapping[str, str]) -> Draft:
-    """Settle everything; raises UsageError.  ``environment`` is the submitting side's."""
+    """Settle everything; UsageError tells of all that cannot be.  ``environment`` is the submitting side's."""
     job = load_job(request.job_file) if request.job_file else None
     settings = Settings(request, job, Personal(environment))
+    try:
+        return _settled(request, job, settings, environment)
+    except UsageError as error:
+        from launcher.planning import faults
+
+        told = faults.all_of(error, request, job, settings, environment)
+        raise told from (None if told is error else error)
+
+
+def _settled(request: Request, job: JobFile | None, settings: Settings, environment: Mapping[str, str]) -> Draft:
     warnings: list[str] = []
     cluster = cluster_of(settings, environment)
     image = image_of(settings, cluster)

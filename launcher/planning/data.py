@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher import channels
 from launcher import uri as uris
+from launcher.cluster.inventory import did_you_mean
 from launcher.errors import UsageError
 from launcher.model import Input, JobSpec
 from launcher.planning.request import Settings
@@ -32,12 +33,23 @@ def data_of(settings: Settings, backend: str, nodes: int, collect: tuple[str, ..
         wrong.append("checkpoint_interval: there is no checkpoints_path to copy checkpoints to")
     if outputs.get("checkpoints") and checkpoints_path:
         wrong.append("outputs.checkpoints: checkpoints_path says already where the checkpoints go")
+    wrong += _uncollectable(settings, collect, outputs)
     if wrong:
         raise UsageError("inputs or outputs cannot be used", problems=wrong, next_step="mend all of these")
     # What is published must be brought here first; checkpoints with a place of their own are not.
     asked = [*collect, *outputs, *(["checkpoints"] if output_path and not checkpoints_path else [])]
     places = {"output_path": output_path, "checkpoints_path": checkpoints_path, "checkpoint_interval": interval}
     return {"inputs": inputs, "outputs": outputs, "collect": tuple(dict.fromkeys(asked)), **places}
+
+
+def _uncollectable(settings: Settings, collect: tuple[str, ...], outputs: Mapping[str, str | None]) -> list[str]:
+    """Channels that are asked for and that the job has not; a person's own config, which is for every job, may name them."""
+    mine = settings.personal.find("collect")
+    if mine is not None and settings.origins.get("collect") == mine[1]:
+        return []
+    known = [*channels.CHANNELS, *outputs]
+    step = f"there are {', '.join(known)}; an output channel of your own makes another"
+    return [f"collect: {name!r}: no such channel{did_you_mean(name, known)}: {step}" for name in collect if name not in known]
 
 
 def _inputs(said: Mapping[str, Any], backend: str, nodes: int, wrong: list[str]) -> tuple[Input, ...]:

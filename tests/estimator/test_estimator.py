@@ -129,6 +129,67 @@ def test_stop_and_attach(office: Desk) -> None:
         Estimator.attach("nothing")
 
 
+def test_an_attached_estimator_has_every_setting_of_the_job(office: Desk, tmp_path: Path) -> None:
+    """A new fit of it is the same job, on the same machines; of what is secret it says where it stood."""
+    Path("cluster.yaml").write_text("backend: local\nhosts: [a, b, c]\n")
+    settings = {"hosts": "c,a", "grace": 3, "forward_env": ["MY_*"], "collect": ["checkpoints"], "max_code_size": "1MB"}
+    said = Estimator(
+        command=MODEL, settings={**settings, "checkpoint_interval": "1h"}, checkpoints_path=str(tmp_path / "kept"),
+        instance_count=None,
+    )  # fmt: skip
+    first = said.fit(outputs=["samples"])
+    again = Estimator.attach(first.training_job_id).fit(outputs=["samples"])
+    plans = [json.loads((office.folder(job.training_job_id) / "plan.json").read_text()) for job in (first, again)]
+    assert [[node["host"]["name"] for node in plan["nodes"]] for plan in plans] == [["c", "a"]] * 2
+    differ = [key for key, value in plans[0]["spec"].items() if plans[1]["spec"][key] != value]
+    assert not differ, differ
+
+
+def test_machines_without_a_file_are_named_again(office: Desk) -> None:
+    """By all that was said of them."""
+    hosts = "me@n1:2200,[fd00::3]:22,n2"
+    job = Estimator(command="true", backend="local", instance_count=None, settings={"hosts": hosts}).fit()
+    attached = Estimator.attach(job.training_job_id)
+    assert attached.settings is not None and attached.settings["hosts"] == hosts
+    plans = [json.loads((job.describe()["folder"] / Path("plan.json")).read_text()) for job in (job, attached.fit())]
+    assert plans[0]["nodes"] == plans[1]["nodes"]
+
+
+def test_secrets_that_an_attached_estimator_does_not_know_are_named_at_once() -> None:
+    """Wherever they stood."""
+    said = Estimator(
+        command="true", environments={"A_KEY": "****"}, hyperparameters={"token": "****"},
+        requirements=["x", "--index-url https://****@host/simple"], git_config={"repo": "https://****@host/r.git"},
+    )  # fmt: skip
+    with pytest.raises(WrongArguments) as told:
+        said.fit()
+    places = ("environments['A_KEY']", "hyperparameters['token']", "requirements[1]", "git_config['repo']")
+    assert told.value.problems == places
+
+
+def test_everything_that_is_wrong_with_a_fit_is_told_at_once(office: Desk) -> None:
+    """What only the disk and the cluster file tell, too; each with its own next step."""
+    Path("cluster.yaml").write_text("hosts: [a, b]\n")
+    said = Estimator(
+        command="true", source_dir="nowhere", image_uri="nobodys", instance_count=3, requirements=["x"], output_path="foo://x",
+        settings={"collect": ["chekpoints"], "env_file": ["none.env"]},
+    )  # fmt: skip
+    with pytest.raises(UsageError) as told:
+        said.fit(inputs={"train": "./none"})
+    text = str(told.value)
+    for sentence in (
+        "nowhere: there is no such source folder",
+        "no image is called 'nobodys'",
+        "--nodes 3, but there are 2 hosts",
+        "none.env: the env file cannot be read",
+        "output_path: foo://x: ",
+        "collect: 'chekpoints': no such channel (did you mean checkpoints?)",
+        "inputs.train: there is no",
+    ):
+        assert text.count(sentence) == 1, (sentence, text)
+    assert not TrainingJob.list()
+
+
 def test_a_job_of_the_command_line_can_be_attached_to(office: Desk) -> None:
     """Whatever started it; and be run again."""
     office.run("submit", "--name", "cli", "--", "sh", "-c", MODEL)

@@ -7,8 +7,9 @@
     family.json               what was last seen below the supervisor: pids and start times
     stop-<n>.json             a wish to stop attempt n: {"grace": seconds (0 is KILL), "reason": text}, `told` if others did
     warn-<n>.json             the last warning for attempt n: {"number": count, "signal": number, "ranks": for ranks alone}
-    agent.log                 what the agent itself had to say when it failed
-    reserve                   space for the last events and wishes, given back when the disk is full
+    agent.log                 what the agent itself had to say when it failed; not there when it had nothing to say
+    claim-<n>                 whoever makes it starts attempt n; it takes space for the last events and wishes, and gives it
+                              back when the disk is full
 
 Runs on the nodes: standard library only, Python 3.8.
 """
@@ -31,7 +32,6 @@ class Spool:
         self.path = path
         self.events_path = os.path.join(path, "events.jsonl")
         self.ranks = os.path.join(path, "ranks")
-        self.reserve = os.path.join(path, "reserve")
 
     def rank_logs(self, attempt):
         """Where torchrun is told to put the logs of its workers."""
@@ -67,10 +67,10 @@ class Spool:
         """True for the one caller that may start this attempt."""
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         try:
-            os.close(os.open(self._file("claim-%d", attempt), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            claim = os.open(self._file("claim-%d", attempt), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         except FileExistsError:
             return False
-        with open(self.reserve, "wb") as file:
+        with os.fdopen(claim, "wb") as file:
             file.write(b"." * _RESERVED)
         return True
 
@@ -160,9 +160,10 @@ class Spool:
 
     def _give_back(self):
         try:
-            left = os.stat(self.reserve).st_size
-            os.truncate(self.reserve, max(0, left - _PIECE))
-        except OSError:
+            claims = [os.path.join(self.path, name) for name in os.listdir(self.path) if name.startswith("claim-")]
+            left, largest = max((os.stat(claim).st_size, claim) for claim in claims)
+            os.truncate(largest, max(0, left - _PIECE))
+        except (OSError, ValueError):
             return False
         return left > 0
 

@@ -47,12 +47,29 @@ def launch(order, report):
 
 def _detach(spool, keep):
     null = os.open(os.devnull, os.O_RDWR)
-    log = os.open(os.path.join(spool.path, "agent.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for target, source in ((0, null), (1, log), (2, log)):
-        os.dup2(source, target)
+    for target in (0, 1, 2):
+        os.dup2(null, target)
+    sys.stderr = _Log(os.path.join(spool.path, "agent.log"))
     procs.close_others(keep)
     os.chdir("/")
     os.umask(0o077)
+
+
+class _Log:
+    """agent.log, made when there is something to say."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def write(self, text):
+        log = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(log, text.encode("utf-8", "backslashreplace"))
+        finally:
+            os.close(log)
+
+    def flush(self):
+        pass
 
 
 def never_return(work):
@@ -62,7 +79,7 @@ def never_return(work):
     except BaseException:  # noqa: BLE001 - the process ends here
         import traceback
 
-        # Our stderr is agent.log, once it could be opened; that it was removed since is no hindrance.
+        # Our stderr is agent.log; that its directory is gone by now is no hindrance.
         try:
             traceback.print_exc()
         finally:
@@ -260,7 +277,7 @@ class Supervisor:
         self.watch = Watch(ARRIVED)
         self.watch.add(self.spool.path)
         self.spool.record_agent(self.attempt, {"agent": os.getpid(), "warden": self.warden})
-        os.makedirs(self.spool.rank_logs(self.attempt), exist_ok=True)
+        os.makedirs(self.spool.ranks, exist_ok=True)  # the rest is torchrun's to make; a container is given this
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         logs = [os.open(os.path.join(self.spool.path, name), flags, 0o600) for name in ("stdout.log", "stderr.log")]
         container.record(self.spool, self.order)

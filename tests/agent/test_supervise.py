@@ -452,3 +452,24 @@ def test_the_supervisor_shrugs_at_polite_signals(node: Node) -> None:
         os.kill(node.pids()["agent"], number)
     node.links[0].ask("node_stop", attempt=0, grace=0, reason="cancel")
     assert finish(node)["kind"] == "exited"
+
+
+def test_an_agent_that_has_nothing_to_say_leaves_no_log(node: Node) -> None:
+    """Each file costs every start on every node."""
+    node.start(["true"])
+    finish(node)
+    assert "agent.log" not in os.listdir(node.spool)
+
+
+def test_an_agent_that_fails_says_why_in_its_log(tmp_path: Path) -> None:
+    """With the traceback, and with an exit code that is told apart from a command's."""
+    script = (
+        "import os, sys\n"
+        "from launcher.agent import supervise\n"
+        "from launcher.agent.spool import Spool\n"
+        "supervise._detach(Spool(sys.argv[1]), os.dup(0))\n"
+        "supervise.never_return(lambda: {}['lost'])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert ended.returncode == 70
+    assert (tmp_path / "agent.log").read_text().rstrip().endswith("KeyError: 'lost'")

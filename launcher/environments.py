@@ -195,6 +195,7 @@ def _podman(environment: Environment, argv: tuple[str, ...], env: Mapping[str, s
         # Whoever removes it has waited for as long as there was to wait.
         *("--log-driver", "none", "--stop-timeout", "0"),
         *(["--userns", "keep-id"] if told["uid"] else []),
+        *("--user", f"{told['uid']}:{told['gid']}"),
         *(["--device", "nvidia.com/gpu=all"] if told["nvidia"] else []),
         *_devices(told),
     ]
@@ -202,9 +203,9 @@ def _podman(environment: Environment, argv: tuple[str, ...], env: Mapping[str, s
 
 
 def _user_of_docker(told: Mapping[str, Any]) -> list[str]:
-    """The user of the node, so that what the command writes is theirs; in a rootless engine root is that user."""
+    """The node's, whatever the image says, so that what the command writes is theirs; in a rootless engine root is that user."""
     if told["rootless"] or not told["uid"]:
-        return []
+        return ["--user", "0:0"]
     groups = [word for group in told["groups"] if group != told["gid"] for word in ("--group-add", str(group))]
     return ["--user", f"{told['uid']}:{told['gid']}", *groups]
 

@@ -55,8 +55,8 @@ def test_docker_runs_the_command_as_the_nodes_user_in_pais_folders_and_shows_no_
 @pytest.mark.parametrize(
     ("told", "there", "absent"),
     [
-        ({"uid": 0}, [], ["--user", "HOME=/tmp"]),
-        ({"rootless": True}, [], ["--user", "HOME=/tmp"]),
+        ({"uid": 0}, ["--user", "0:0"], ["--group-add", "HOME=/tmp"]),
+        ({"rootless": True}, ["--user", "0:0"], ["--group-add", "HOME=/tmp"]),
         ({"nvidia": True}, ["--gpus", "all"], []),
         ({"nvidia": True}, ["--ulimit", "memlock=-1"], []),
         ({"amd": True, "devices": ["/dev/kfd", "/dev/dri"]}, ["--device", "/dev/kfd", "--device", "/dev/dri"], ["--gpus"]),
@@ -115,7 +115,7 @@ def test_podman_keeps_the_users_id_and_is_removed_at_once() -> None:
         *("/bin/podman", "run", "--rm", "--init", "--name", "launcher-j-1-node1-attempt2"),
         *("--label", "launcher.job=j-1", "--label", "launcher.rank=1", "--network", "host", "--ipc", "host"),
         *("--ulimit", "host", "--security-opt", "label=disable", "--log-driver", "none", "--stop-timeout", "0"),
-        *("--userns", "keep-id", "--device", "nvidia.com/gpu=all"),
+        *("--userns", "keep-id", "--user", "1000:100", "--device", "nvidia.com/gpu=all"),
     ]
     assert list(made.argv[-4:]) == ["--entrypoint", "torchrun", "t:1", "a b.py"]
     assert made.stop == ("/bin/podman", "rm", "--force", "--ignore", "launcher-j-1-node1-attempt2")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from launcher.coordinator.checkpoints import CHANNEL
 from launcher.coordinator.progress import Progress
 from launcher.errors import CollectFailed, LinkLost, NodeError
 from launcher.model import Plan
@@ -56,7 +57,7 @@ class Collecting:
             try:
                 channels = self._plan.spec.collect
                 manifest = collect(peers, groups, self._folder.output, channels, self._note, made_by)
-                collected = {"type": "collected", "model": str(self._folder.output / "model"), **_summary(manifest)}
+                collected = {"type": "collected", "model": str(self._folder.output / "model"), **self._summary(manifest)}
                 return [collected, *_lacking(manifest)]
             except LinkLost as error:
                 if attempt == _TRIES - 1:
@@ -65,6 +66,23 @@ class Collecting:
                 # The link connects again by itself, at the latest after its longest pause.
                 pause.wait(2.0**attempt)
         raise AssertionError("unreachable")
+
+    def _summary(self, manifest: Manifest) -> Event:
+        """What of the manifest belongs into an event; model.json has the rest."""
+        left: dict[str, set[str]] = {}
+        unasked: dict[str, set[str]] = {}
+        for entry in manifest.left:
+            left.setdefault(str(entry.node), set()).add(entry.channel)
+            # Checkpoints with a place of their own are there by now.
+            if entry.kind == "unasked" and not (entry.channel == CHANNEL and self._plan.spec.checkpoints_path):
+                unasked.setdefault(str(entry.node), set()).add(entry.channel)
+        told = [
+            f"{conflict.path}: node {conflict.node}'s was taken, others differ on {conflict.others}"
+            for conflict in manifest.conflicts
+        ]
+        size = sum(file.size for file in manifest.files)
+        counts = {"files": len(manifest.files), "bytes": size, "left_files": len(manifest.left)}
+        return {**counts, "conflicts": told[:_SHOWN], "left": _sorted(left), "unasked": _sorted(unasked)}
 
     def publish(self) -> list[Event]:
         """Copy what was collected to where the job's outputs are published.  Raises StorageFailed."""
@@ -122,22 +140,6 @@ def _lacking(manifest: Manifest) -> list[Event]:
         others = f" (and {len(gaps) - 1} more)" if len(gaps) > 1 else ""
         events.append({"type": "collect failed", "message": f"the model is not whole: {gaps[0]}{others}"})
     return events
-
-
-def _summary(manifest: Manifest) -> Event:
-    """What of the manifest belongs into an event; model.json has the rest."""
-    left: dict[str, set[str]] = {}
-    unasked: dict[str, set[str]] = {}
-    for entry in manifest.left:
-        left.setdefault(str(entry.node), set()).add(entry.channel)
-        if entry.kind == "unasked":
-            unasked.setdefault(str(entry.node), set()).add(entry.channel)
-    told = [
-        f"{conflict.path}: node {conflict.node}'s was taken, others differ on {conflict.others}"
-        for conflict in manifest.conflicts
-    ]
-    counts = {"files": len(manifest.files), "bytes": sum(file.size for file in manifest.files), "left_files": len(manifest.left)}
-    return {**counts, "conflicts": told[:_SHOWN], "left": _sorted(left), "unasked": _sorted(unasked)}
 
 
 def _sorted(channels: Mapping[str, set[str]]) -> dict[str, list[str]]:

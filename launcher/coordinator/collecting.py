@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.coordinator.checkpoints import CHANNEL
 from launcher.coordinator.progress import Progress
-from launcher.errors import CollectFailed, LinkLost, NodeError
+from launcher.errors import CollectFailed, LinkLost
 from launcher.model import Plan
 from launcher.policy import View
 from launcher.provenance import provenance
@@ -18,6 +18,7 @@ from launcher.store import Folder
 
 if TYPE_CHECKING:
     from launcher.fleet import Fleet
+    from launcher.link import Link
     from launcher.manifest import Manifest
     from launcher.publish import Copied
 
@@ -26,8 +27,6 @@ _TRIES = 4
 _SHOWN = 20
 """conflicts that an event names; the manifest has all"""
 _PUBLISHING = {"type": "progress", "step": "publish", "unit": "bytes"}
-_ASK_SECONDS = 20.0
-"""how long a node may look for its version of torch"""
 
 
 class Collecting:
@@ -106,21 +105,16 @@ class Collecting:
         return lambda done, total: report.update(0, done, total)
 
     def _made_by(self, fleet: Fleet, ranks: list[int]) -> dict[str, Any]:
+        from launcher.coordinator.version import torch_of
+
         events = self._folder.read_events()
-        reached = [node for event in events if event.get("type") == "reached" for node in event.get("nodes", [])]
-        pythons = {node["rank"]: node.get("python") for node in reached}
+        reached = {node["rank"]: node for event in events if event["type"] == "reached" for node in event.get("nodes", [])}
+        prepared = {node["node"]: node for event in events if event["type"] == "prepared" for node in event.get("nodes", [])}
 
-        def version(rank: int) -> str | None:
-            """Of the Python that ran the command; a command in an image has another one."""
-            if pythons.get(rank) is None or self._plan.spec.image is not None:
-                return None
-            try:
-                told = fleet.links[rank].ask("outputs_torch", timeout=_ASK_SECONDS, python=pythons[rank]).get("torch")
-            except NodeError:
-                return None
-            return told if isinstance(told, str) and len(told) < 100 else None
+        def version(link: Link) -> str | None:
+            return torch_of(self._plan, link, reached.get(link.rank, {}), prepared.get(link.rank, {}))
 
-        versions = fleet.each(lambda link: version(link.rank), "not every node told its version of torch", ranks)
+        versions = fleet.each(version, "not every node told its version of torch", ranks)
         path = self._folder.root / "code.json"
         code = json.loads(path.read_bytes()) if path.exists() else None
         return provenance(self._plan, code, events, versions, time.time())

@@ -107,6 +107,19 @@ def test_pais_paths_hold_inside_and_the_model_comes_out(desk: Desk, tmp_path: Pa
     assert b"s3cret" not in b"".join(path.read_bytes() for path in desk.folder().glob("*.json*"))
 
 
+def test_a_model_tells_the_torch_of_its_image(desk: Desk, tmp_path: Path) -> None:
+    """The interpreter inside is asked, which alone knows; one without any says that there is none."""
+    desk.submit("--command", "echo x > $PAI_OUTPUT_MODEL/m")
+    made_by = json.loads((desk.folder() / "output" / "model.json").read_text())["made_by"]
+    assert made_by["torch"] is None and made_by["image"].startswith("docker://")
+    about = tmp_path / "src" / "torch-1.12.1.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.12.1+cu113\n")
+    desk.submit("--nodes", "2", "--command", "echo x > $PAI_OUTPUT_MODEL/m")
+    made_by = json.loads((desk.folder() / "output" / "model.json").read_text())["made_by"]
+    assert [node["torch"] for node in made_by["nodes"]] == ["1.12.1+cu113"] * 2 and made_by["torch"] == "1.12.1+cu113"
+
+
 def test_data_is_read_at_pais_paths(desk: Desk, tmp_path: Path) -> None:
     """A folder that was brought, a single file, and a folder of the node that has links to another one in it."""
     (tmp_path / "data" / "deep").mkdir(parents=True)

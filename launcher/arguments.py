@@ -7,7 +7,9 @@ where nothing is.  Values of variables are never repeated: they may be secrets.
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ from launcher.model import Command, MetricDefinition
 
 Check = Callable[[Any], str | None]
 
+_PACKAGE = __name__.partition(".")[0]
 _JOB_TYPE = "PyTorchJob"
 _BACKENDS = ("local", "ssh", "slurm")
 _GIT_KEYS = ("repo", "branch", "commit")
@@ -215,3 +218,11 @@ def texts(value: Any, what: str) -> str | None:
 def kind(value: Any) -> str:
     """`a text`, or its type with an article."""
     return "a text" if isinstance(value, str) else f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"
+
+
+def warn(text: str) -> None:
+    """A Python warning that points at the caller's own line; Python shows it once for each such line."""
+    frame, depth = inspect.currentframe(), 1
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == _PACKAGE:
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(text, stacklevel=depth)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher import api, arguments, training_job
-from launcher.arguments import Check
+from launcher.arguments import Check, warn
 from launcher.channels import CHANNELS
 from launcher.cluster import parse_duration, parse_size
 from launcher.errors import WrongArguments
@@ -25,7 +25,7 @@ from launcher.model import MASK, Command, GitSource, JobSpec, from_json
 from launcher.planning import Request
 from launcher.session import Session, get_default_session, odd_session
 from launcher.store import read_json
-from launcher.training_job import TrainingJob, warn
+from launcher.training_job import TrainingJob
 
 if TYPE_CHECKING:
     from launcher.tensorboard import TensorBoard

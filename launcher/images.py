@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -134,4 +133,4 @@ def _described(images: list[ImageInfo]) -> list[str]:
 
 @functools.cache
 def _warn_once(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
+    arguments.warn(text)

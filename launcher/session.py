@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,4 +119,6 @@ def _unknown(cloud: dict[str, Any]) -> list[str]:
 def _warn_of(cloud: dict[str, Any]) -> None:
     said = sorted(name for name, value in cloud.items() if value is not None)
     if said:
-        warnings.warn(f"{', '.join(said)}: without meaning on machines of your own, ignored", stacklevel=3)
+        from launcher.arguments import warn
+
+        warn(f"{', '.join(said)}: without meaning on machines of your own, ignored")

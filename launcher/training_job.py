@@ -6,11 +6,11 @@ with the folder, sees the same.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher import api, arguments, channels
+from launcher.arguments import warn
 from launcher.errors import CollectFailed, UnexpectedStatusException, WrongArguments
 from launcher.model import Failure, from_json
 from launcher.screen import Screen, ending, is_empty, print_table, when
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from launcher.feed import Feed
     from launcher.planning import Request
     from launcher.store import Folder
-
-_PACKAGE = __name__.partition(".")[0]
-
 
 class TrainingJob:
     """A job that was submitted, by whichever program.  ``TrainingJob.get(id)`` finds one, `list` all."""
@@ -241,13 +238,3 @@ def wait_for_all(jobs: Sequence[TrainingJob], interval: float = 5) -> None:
     print_table(rows)
     for job in jobs:
         job.check()
-
-
-def warn(text: str) -> None:
-    """A Python warning that points at the caller's own line; Python shows it once for each such line."""
-    import inspect
-
-    frame, depth = inspect.currentframe(), 1
-    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == _PACKAGE:
-        frame, depth = frame.f_back, depth + 1
-    warnings.warn(text, stacklevel=depth)

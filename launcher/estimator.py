@@ -97,8 +97,11 @@ class Estimator:
     git_config: Mapping[str, str] | None
     """`repo`, `branch`, `commit`: source_dir is a folder in there"""
     job_type: str
+    """PyTorchJob: there is no other kind"""
     hyperparameters: dict[str, Any]
+    """in the command's PAI_HPS, PAI_HPS_<NAME>, PAI_USER_ARGS and hyperparameters.json"""
     environments: Mapping[str, Any] | None
+    """variables of the command"""
     requirements: Sequence[str] | None
     """None: requirements.txt of source_dir, where there is one; []: nothing"""
     base_job_name: str | None
@@ -106,8 +109,11 @@ class Estimator:
     max_run_time: float | str | None
     """seconds, or a text such as 2h"""
     checkpoints_path: str | None
+    """a folder or URI that checkpoints come from and are copied to; given again, a training resumes"""
     output_path: str | None
+    """a folder or URI below which the outputs are published; None: they stay in the job folder"""
     metric_definitions: Sequence[Mapping[str, str]] | None
+    """numbers to look for in the logs: `Name`, and a `Regex` with one group"""
     instance_type: str | None
     """a label of hosts in the inventory; `local`: this machine"""
     instance_count: int | None
@@ -117,12 +123,17 @@ class Estimator:
     settings: Mapping[str, Any] | None
     """options of `launcher submit` that have no argument here, by their names in a job file: hosts, collect, grace, …"""
     labels: Mapping[str, Any] | None
+    """words of one's own, which `status` and `list` show"""
     cluster: str | os.PathLike[str] | None
     """a cluster file, or the name of one; None: the session's"""
     nproc_per_node: int | str | None
+    """processes per node; `auto`, and None: a host's slots, else its GPUs, else 1"""
     max_restarts: int | None
+    """not in this version"""
     spares: int | None
+    """not in this version"""
     backend: str | None
+    """local, ssh or slurm; None: the cluster's"""
 
     def __init__(
         self,

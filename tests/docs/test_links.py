@@ -43,6 +43,13 @@ def test_paths_exist(page: Path) -> None:
     assert [name for name in named if not any((top / name).exists() for top in (ROOT, ROOT / "launcher"))] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_every_table_has_a_head(page: Path) -> None:
+    """Rows behind an empty line are no table any more, and are shown as they are written."""
+    blocks = re.findall(r"(?:^\|.*\n?)+", page.read_text(encoding="utf-8"), re.M)
+    assert [block.splitlines()[0] for block in blocks if not re.match(r"\|.*\n\|[-| :]+\|$", block, re.M)] == []
+
+
 def test_all_decisions_are_listed() -> None:
     """docs/adr/README.md links each record, with the title it has."""
     listed = dict(re.findall(r"\]\((\d[^)]*)\) \| (.*) \|", text_of("docs/adr/README.md")))

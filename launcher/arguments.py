@@ -25,6 +25,8 @@ _PACKAGE = __name__.partition(".")[0]
 _JOB_TYPE = "PyTorchJob"
 _BACKENDS = ("local", "ssh", "slurm")
 _GIT_KEYS = ("repo", "branch", "commit")
+_GIT_SECRETS = ("username", "password", "token")
+_GIT_SECRET = "{}: your own git is asked: by ssh, by its credential helper, or with what the repository's address says"
 _METRIC_KEYS = ("Name", "Regex")
 _METRIC = "a dict with the texts Name and Regex"
 
@@ -151,7 +153,8 @@ def metrics(value: Any) -> str | None:
     if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
         return f'a list such as [{{"Name": "loss", "Regex": r"loss=(\\S+)"}}] is wanted, not {kind(value)}'
     odd = [f"entry {number}: {_METRIC} is wanted" for number, one in enumerate(value) if not _is_metric(one)]
-    return "; ".join(odd or problems_of([MetricDefinition(one["Name"], one["Regex"]) for one in value])) or None
+    right = [MetricDefinition(one["Name"], one["Regex"]) for one in value if _is_metric(one)]
+    return "; ".join([*odd, *problems_of(right)]) or None
 
 
 def _is_metric(one: Any) -> bool:
@@ -162,7 +165,8 @@ def git(value: Any) -> str | None:
     """PAI's git_config."""
     if wrong := named(value):
         return wrong
-    problems = [f"unknown key {key!r}{meant(key, _GIT_KEYS)}" for key in value if key not in _GIT_KEYS]
+    problems = [_GIT_SECRET.format(key) for key in value if key in _GIT_SECRETS]
+    problems += [f"unknown key {key!r}{meant(key, _GIT_KEYS)}" for key in value if key not in (*_GIT_KEYS, *_GIT_SECRETS)]
     problems += [f"{key}: {wrong}" for key in _GIT_KEYS if value.get(key) is not None and (wrong := text(value[key]))]
     return "; ".join(problems) or (None if value.get("repo") else "repo is missing")
 
@@ -176,7 +180,7 @@ def one_of(value: Any, known: Sequence[str]) -> str | None:
     """One of these words, in upper or lower case."""
     if isinstance(value, str) and value.lower() in [word.lower() for word in known]:
         return None
-    return f"{value!r}: one of {', '.join(known)}{meant(value, known) if isinstance(value, str) else ''}"
+    return f"{value!r}: one of {', '.join(known)}"
 
 
 def interval(value: Any) -> str | None:
@@ -189,11 +193,19 @@ def later(value: Any) -> str | None:
     return None if value == 0 else "not in this version"
 
 
-def complain(what: str, checks: Mapping[str, Check], said: Mapping[str, Any], others: Iterable[str] = ()) -> None:
-    """Raise WrongArguments with all that is wrong with what was ``said`` (None: nothing was), and with ``others`` before it."""
+def complain(what: str, checks: Mapping[str, Check], said: Mapping[str, Any], others: Iterable[str] = (), *, manual: str) -> None:
+    """Raise WrongArguments with all that is wrong with what was ``said`` (None: nothing was), and with ``others`` before it.
+
+    ``manual`` is what the person may ask for help() on.
+    """
     found = [*others, *problems(checks, said)]
     if found:
-        raise WrongArguments(what, problems=found)
+        raise WrongArguments(what, problems=found, next_step=next_step(manual))
+
+
+def next_step(manual: str) -> str:
+    """Where the arguments are explained."""
+    return f"mend all of these; help({manual}) explains them"
 
 
 def problems(checks: Mapping[str, Check], said: Mapping[str, Any]) -> list[str]:
@@ -202,9 +214,10 @@ def problems(checks: Mapping[str, Check], said: Mapping[str, Any]) -> list[str]:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """` (did you mean x?)`, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    """` (did you mean x?)`, or where nothing is like it, all there are."""
+    all_of_them = list(known)
+    close = difflib.get_close_matches(word, all_of_them, n=1)
+    return f" (did you mean {close[0]}?)" if close else f" (there are {', '.join(all_of_them)})"
 
 
 def texts(value: Any, what: str) -> str | None:

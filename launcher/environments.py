@@ -26,6 +26,8 @@ _FORMS = {
     "apptainer": "apptainer:///path/to/image.sif",
     "pyxis": "pyxis://IMAGE",
 }
+FORMS = ", ".join(_FORMS.values())
+"""how an image's URI is written, for people"""
 _CONTAINERS = ("docker", "podman", "apptainer")
 _WORD = re.compile(r"[^\s\0-\x1f\x7f]+\Z")
 
@@ -102,7 +104,7 @@ def parse(uri: str) -> Environment | None:
         return None
     kind, _, rest = uri.partition(":")
     if kind not in _FORMS:
-        raise ValueError(f"no image: {', '.join(_FORMS.values())}")
+        raise ValueError(f"no image: {FORMS}")
     slashes = "://" in _FORMS[kind]
     name = rest.removeprefix("//") if slashes else rest
     wrong = (slashes and not rest.startswith("//")) or not name

@@ -279,7 +279,7 @@ def _check(said: Estimator, others: Mapping[str, Any]) -> None:
         wrong = _SETTINGS[name](value) if name in _SETTINGS else f"unknown{arguments.meant(str(name), _SETTINGS)}"
         if wrong and name not in clouds:
             problems.append(f"settings: {name}: {wrong}")
-    arguments.complain("these arguments cannot be", _CHECKS, vars(said), problems)
+    arguments.complain("these arguments cannot be", _CHECKS, vars(said), problems, manual="launcher.Estimator")
     ignored = [name for name in others if others[name] is not None] + [f"settings[{name!r}]" for name in clouds]
     if ignored:
         warn(f"{', '.join(ignored)}: only PAI's cloud knows what to do with that; ignored")
@@ -297,7 +297,8 @@ def request_of(
     """What a fit asks the front desk for; ``more`` are fields of the request that no argument has.  Raises WrongArguments."""
     asked = {"inputs": inputs, "outputs": outputs, "job_name": job_name, "wait": attached, "show_logs": show_logs}
     problems = [] if said.command else ["command: there is none; a text, or a list of words"]
-    arguments.complain("these arguments cannot be", {**_CHECKS, **_OF_A_FIT}, {**vars(said), **asked}, problems)
+    checks, values = {**_CHECKS, **_OF_A_FIT}, {**vars(said), **asked}
+    arguments.complain("these arguments cannot be", checks, values, problems, manual="launcher.Estimator")
     _check_known(said)
     local = said.instance_type in _LOCAL
     session = said.session or get_default_session()
@@ -351,8 +352,8 @@ def _check_known(said: Estimator) -> None:
     hidden += [f"requirements[{number}]" for number, line in enumerate(said.requirements or ()) if f"{MASK}@" in line]
     hidden += ["git_config['repo']"] if MASK in (said.git_config or {}).get("repo", "") else []
     if hidden:
-        what = "a job's folder does not have the values of its secrets: set them before a new fit"
-        raise WrongArguments(what, problems=hidden)
+        what = "a job's folder does not have the values of its secrets"
+        raise WrongArguments(what, problems=hidden, next_step="set them before a new fit")
 
 
 def _seconds(said: float | str | None) -> float | None:

@@ -96,7 +96,7 @@ def _estimator(options: Mapping[str, Any], fn: Any, *said: Any) -> Estimator:
         problems += error.problems
     problems = problems or _odd_call(fn, given["args"] or (), given["kwargs"] or {})
     if problems:
-        raise WrongArguments("these arguments cannot be", problems=problems)
+        raise WrongArguments("these arguments cannot be", problems=problems, next_step=arguments.next_step("launcher.run"))
     words = ("-m", _FOLDER)
     made.command = Command(argv=("python3", *words)) if given["nproc_per_node"] == 1 else Command(script=words)
     made.instance_count, made.nproc_per_node = given["nodes"], given["nproc_per_node"]
@@ -189,7 +189,8 @@ def _beside(
     try:
         call = cloudpickle.dumps((fn, tuple(args), dict(kwargs)))
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
-        raise WrongArguments(f"the function, or something handed to it, cannot be sent: {error}") from error
+        step = "open files, locks and the like on the node: in the function itself"
+        raise WrongArguments(f"the function, or something handed to it, cannot be sent: {error}", next_step=step) from error
     # What is not of a module that can be imported is sent as byte code, which only the same version of Python reads.
     python = "{}.{}".format(*sys.version_info[:2]) if b"cloudpickle" in call else None
     found: dict[str, bytes | Path] = {

@@ -30,6 +30,8 @@ _REF = re.compile(r"(?!/|.*(?://|\.\.|@\{|\.lock(?:/|\Z)))[^\x00-\x20\x7f~^:?*\[
 """git-check-ref-format(1)"""
 _COMMIT = re.compile(r"[0-9A-Fa-f]{4,64}\Z")
 _LAST_LINES = 8
+_SHORT = 4
+"""characters of a name or password that may stand in a word by chance"""
 _HELPER = (
     '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" "$LAUNCHER_GIT_NAME" "$LAUNCHER_GIT_PASSWORD"; }; f'
 )
@@ -248,7 +250,9 @@ def _cleaned(text: str, source: GitSource) -> str:
         secrets += re.findall(r"=([^&#]+)", parts.query)
     for secret in filter(None, secrets):
         for form in {secret, unquote(secret)}:
-            text = text.replace(form, MASK)
+            # A short one is a part of many words.
+            edges = ("", "") if len(form) > _SHORT else (r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])")
+            text = re.sub(re.escape(form).join(edges), MASK, text)
     return text
 
 

@@ -93,7 +93,7 @@ def list_images(
 
 
 def _complain(asked: Mapping[str, Any], missing: Iterable[str] = ()) -> None:
-    arguments.complain("no image can be looked for", _CHECKS, asked, missing)
+    arguments.complain("no image can be looked for", _CHECKS, asked, missing, manual="launcher.images.retrieve")
 
 
 def _cluster(session: Session | None) -> Cluster:

@@ -42,7 +42,8 @@ class Session:
         from launcher import arguments
 
         checks = {"cluster": arguments.path, "backend": arguments.backend}
-        arguments.complain("a session cannot be of these", checks, {"cluster": cluster, "backend": backend}, _unknown(cloud))
+        said = {"cluster": cluster, "backend": backend}
+        arguments.complain("a session cannot be of these", checks, said, _unknown(cloud), manual="launcher.session.Session")
         _warn_of(cloud)
         self.cluster = None if cluster is None else os.fspath(cluster)
         self.backend = backend

@@ -175,8 +175,8 @@ class TrainingJob:
         """All jobs, oldest first; with ``status`` those alone that are there now.  Raises WrongArguments for no such status."""
         known = [one.value for one in Status]
         if status is not None and status not in known:
-            problem = f"status: {status!r}{arguments.meant(str(status), known)}: one of {', '.join(known)}"
-            raise WrongArguments("no job can have this status", problems=[problem])
+            problem = f"status: {status!r}: one of {', '.join(known)}"
+            raise WrongArguments("no job can have this status", problems=[problem], next_step="use one of these")
         return [cls(api.find(job["job_id"])) for job in api.jobs() if status in (None, job["status"])]
 
 
@@ -212,7 +212,7 @@ def submit(request: Request, began: Callable[[TrainingJob], None] = lambda job: 
 def check_waiting(**said: Any) -> None:
     """Raise WrongArguments where what waiting was told cannot be."""
     checks = {"interval": arguments.interval, "show_logs": arguments.flag, "all_jobs": arguments.flag}
-    arguments.complain("waiting cannot be told this", checks, said)
+    arguments.complain("waiting cannot be told this", checks, said, manual="launcher.TrainingJob.wait")
 
 
 def ended_otherwise(folder: Folder) -> UnexpectedStatusException:

@@ -59,9 +59,10 @@ def _uri(said: str, cluster: Cluster, where: str) -> str:
     if said in known:
         return known[said]
     what = f"no image is called {said!r}{did_you_mean(said, known)}"
-    step = f"use one of these, or a URI, such as docker://{said.rpartition('://')[2]} or conda:NAME"
+    uris = f"docker://{said.rpartition('://')[2]} (there are {environments.FORMS})"
+    step = f"use one of these, or a URI, such as {uris}"
     if not known:
-        step = f"name it by a URI, such as docker://{said.rpartition('://')[2]} or conda:NAME, or list it under `images:` there"
+        step = f"name it by a URI, such as {uris}; or list it under `images:` there"
         what += f", for {cluster.path or 'the inventory'} has no `images:`"
     raise UsageError(what, where=where, problems=described(cluster.images), next_step=step)
 

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cluster import Cluster, load_cluster, local_cluster
-from launcher.cluster.userfile import LOCAL, SETTINGS, UserConfig, config_path, is_path, load_user_config, said_by_variables
+from launcher.cluster.userfile import (
+    LOCAL,
+    NO_FILE,
+    SETTINGS,
+    UserConfig,
+    config_path,
+    is_path,
+    load_user_config,
+    said_by_variables,
+)
 from launcher.errors import UsageError
 
 
@@ -77,6 +86,8 @@ def unknown_cluster(text: str, config: UserConfig, origin: str) -> UsageError:
     problems = [f"{name}: {file}" for name, file in known.items()]
     what = f"no cluster is called {text!r}, and no file here{did_you_mean(text, known)}; there are"
     step = f"`launcher config` makes one known; {'they stand in' if config.exists else 'there is no'} {config.path}"
+    if config.path == NO_FILE:
+        step = f"LAUNCHER_CONFIG={NO_FILE} says that no names are known here: unset it, or name a file"
     return UsageError(what, where=origin, problems=problems, next_step=step)
 
 

@@ -77,7 +77,7 @@ def test_local_is_always_this_machine(person: Person) -> None:
     assert planned().plan.backend == "local"
 
 
-def test_an_unknown_name_lists_what_there_is(person: Person) -> None:
+def test_an_unknown_name_lists_what_there_is(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the nearest one, and the file where they stand."""
     path = person.says(LAB)
     text = refusal(cluster="lub")
@@ -85,6 +85,8 @@ def test_an_unknown_name_lists_what_there_is(person: Person) -> None:
     assert f"lab: {person.home}" in text and str(path) in text
     person.config.unlink()
     assert f"there is no {path}" in refusal(cluster="lub")
+    monkeypatch.setenv("LAUNCHER_CONFIG", "none")
+    assert "LAUNCHER_CONFIG=none says that no names are known here: unset it, or name a file" in refusal(cluster="lub")
 
 
 def test_a_named_cluster_file_that_is_wrong_says_who_named_it(person: Person) -> None:

@@ -135,6 +135,15 @@ def test_what_opens_doors_is_masked() -> None:
     assert address(GitSource("https://me:t0ken@host/x.git?y=t0ken")) == "https://host/x.git"
 
 
+def test_what_git_says_is_masked_and_can_be_read(tmp_path: Path) -> None:
+    """A name of one letter is a part of many words, which stay; where it stands by itself it is masked."""
+    with pytest.raises(UsageError) as told:
+        clone(
+            check(GitSource("http://u:hunter2@127.0.0.1:9/u/x.git"), ""), None, tmp_path / "clone", lambda text: None, os.environ
+        )
+    assert "hunter2" not in str(told.value) and "unable to access 'http://127.0.0.1:9/****/x.git/'" in str(told.value)
+
+
 class _Private(http.server.SimpleHTTPRequestHandler):
     """A plain web server that wants a name and a password, and writes down the processes there were meanwhile."""
 

@@ -91,8 +91,8 @@ def test_what_cannot_be_asked_for_is_told_at_once(lab: Path) -> None:
             retrieve("pytorch", 1.12, "TPU", "train", session="lab")  # type: ignore[arg-type]
         assert told.value.problems == (
             "framework_version: a text is wanted, not a float",
-            "accelerator_type: 'TPU': one of CPU, GPU (did you mean GPU?)",
-            "image_scope: 'train': one of training, inference, develop (did you mean training?)",
+            "accelerator_type: 'TPU': one of CPU, GPU",
+            "image_scope: 'train': one of training, inference, develop",
             "session: a launcher.session.Session is wanted, not a text",
         )
         with pytest.raises(WrongArguments, match="accelerator_type: a text is wanted, not None"):
@@ -133,6 +133,7 @@ def test_a_job_names_its_image_or_a_uri() -> None:
     [
         ("tem", r"no image is called 'tem' \(did you mean ten\?\)"),
         ("r.example/t:1", "docker://r.example/t:1"),
+        ("singularity://t", r"there are venv:/path, conda:NAME-OR-PREFIX, .*, apptainer:///path/to/image.sif, pyxis://IMAGE"),
         ("docker:t", "written as docker://IMAGE"),
         ("pyxis://t", "only Slurm starts containers by pyxis"),
     ],

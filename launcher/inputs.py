@@ -20,7 +20,7 @@ from typing import Any
 from launcher import uri as uris
 from launcher.agent.wire import CHUNK
 from launcher.code import size_text
-from launcher.errors import LauncherError, NodeUnusable
+from launcher.errors import LauncherError, NodeUnusable, StorageFailed
 from launcher.keep import home, keep, recall
 from launcher.listing import Listing, look
 from launcher.manifest import hash_of
@@ -103,15 +103,15 @@ def _digest(entries: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def remote_cargo(uri: str, may_be_empty: bool = False) -> Cargo:
-    """What a URI names now.  Raises StorageFailed where it cannot be looked at, LauncherError where there is nothing."""
+    """What a URI names now.  Raises StorageFailed where it cannot be looked at, or there is nothing."""
     listed = Depot(uri).listing()
     single = uris.name_of(uri) if list(listed) == [""] else None
     found = {single or path: entry for path, entry in listed.items()}
     if not found and not may_be_empty:
-        raise LauncherError("there is nothing there", where=uri, next_step="check the URI and the credentials of this terminal")
+        raise StorageFailed("there is nothing there", where=uri, next_step="check the URI and the credentials of this terminal")
     for path in found:
         if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
-            raise LauncherError(f"a name that no file can have: {path!r}", where=uri, next_step="name a folder without such")
+            raise StorageFailed(f"a name that no file can have: {path!r}", where=uri, next_step="name a folder without such")
     text = json.dumps([uri, [[path, entry.size, entry.mark] for path, entry in sorted(found.items())]])
     digest = hashlib.sha256(text.encode()).hexdigest()
     sizes = {path: entry.size for path, entry in sorted(found.items())}

@@ -195,6 +195,9 @@ class Depot:
 
     def _rename(self, source: str, target: str) -> None:
         if self.local:
+            if os.path.isdir(target) and not os.path.islink(target):
+                # Of files that made way their folders may be left.
+                _remove_empty(target)
             os.replace(source, target)
             return
         if self._fs.exists(target):
@@ -207,6 +210,8 @@ class Depot:
         os.makedirs(os.path.dirname(at), exist_ok=True)
         if os.path.islink(at) and os.readlink(at) == target:
             return
+        if os.path.isdir(at) and not os.path.islink(at):
+            _remove_empty(at)
         os.symlink(target, at)
 
     def remove(self, path: str) -> None:
@@ -243,6 +248,13 @@ class Depot:
             raise _translated(error, self.uri) from error
 
 
+def _remove_empty(folder: str) -> None:
+    """Remove a folder that has nothing but empty folders in it."""
+    with contextlib.suppress(OSError):
+        for directory, _, _ in os.walk(folder, topdown=False):
+            os.rmdir(directory)
+
+
 def _file_system(uri: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
@@ -277,6 +289,8 @@ def _translated(error: Exception, uri: str) -> StorageFailed:
         words, step = f"there is no such thing: {words}", "check the URI"
     elif isinstance(error, ImportError):
         step = "install that package here"
+    elif isinstance(error, (IsADirectoryError, NotADirectoryError)):
+        words, step = f"something else is there already: {words}", "name another place, or remove it"
     elif isinstance(error, PermissionError) or _refused(error):
         step = "check the credentials of this terminal (environment, ~/.aws, …): `launcher` takes the usual ones"
     elif isinstance(error, OSError) and error.errno in _ADVICE:

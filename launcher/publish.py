@@ -15,7 +15,7 @@ import hashlib
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -110,11 +110,14 @@ def publish(
     record = _Record(output / RECORDS, target.uri)
     there = depot.listing()
     before = _earlier(depot, there, target)
-    lacking = _lacking(depot, files, there, record, before)
+    in_the_way = _in_the_way(depot, before, files, depot_links)
+    lacking = _lacking(depot, files, {path: entry for path, entry in there.items() if path not in in_the_way}, record, before)
     size = sum(file.size for file in lacking)
     _say(target, lacking, len(files), depot, notes)
-    if before is not None and (lacking or before.files != target.manifest.files):
+    if before is not None and (lacking or in_the_way or before.files != target.manifest.files):
         depot.remove(target.manifest_name)
+    for path in in_the_way:
+        depot.remove(path)
     total = sum(file.size for file in files.values())
     count = _Count(total - size, total, progress)
     _each(lacking, lambda file: _send(depot, output / (target.below + file.path), file, record, count), stop)
@@ -122,11 +125,35 @@ def publish(
         _link(depot, link)
     if before is not None:
         for file in before.files:
-            if file.path not in files:
+            if file.path not in files and file.path not in in_the_way:
                 depot.remove(file.path)
     _check(depot, files)
     depot.put(target.manifest_name, text_of(target.manifest))
     return Copied(target.uri, len(files), size, len(files) - len(lacking))
+
+
+def _in_the_way(
+    depot: Depot, before: Manifest | None, files: Mapping[str, OutputFile], links: Sequence[OutputLink]
+) -> dict[str, None]:
+    """What an earlier copy of ours has in the place of a file or folder of this one, and links that lead elsewhere now."""
+    if before is None:
+        return {}
+    now = {link.path: link.target for link in links}
+    above = {parent for path in (*files, *now) for parent in _above(path)}
+    ours: dict[str, str | None] = {file.path: None for file in before.files}
+    ours |= {link.path: link.target for link in before.links} if depot.local else {}
+    return {
+        path: None
+        for path, target in ours.items()
+        if path in above
+        or any(parent in files or parent in now for parent in _above(path))
+        or (path in now and now[path] != target)
+        or (path in files and target is not None)
+    }
+
+
+def _above(path: str) -> list[str]:
+    return [str(parent) for parent in PurePosixPath(path).parents][:-1]
 
 
 def _resolved(manifest: Manifest) -> Iterator[OutputFile]:

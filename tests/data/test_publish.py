@@ -135,6 +135,32 @@ def test_a_channel_s_own_place_holds_the_newest_job_s_files(job: Collected, plac
         job.publish(of_channel(place, job.manifest, "model"))
 
 
+def test_what_an_earlier_job_has_in_the_way_makes_way(job: Collected, tmp_path: Path) -> None:
+    """A link that leads elsewhere now, a file where a folder is now, a folder where a file or link is; not what is not ours."""
+    job.write("model/turned", b"file")
+    job.write("model/back/to/file", b"x")
+    job.write("model/back/to/link", b"x")
+    job.link("model/newest", "model.pt")
+    job.link("model/linked", "back")
+    place = str(tmp_path / "place")
+    job.publish(of_channel(place, job.manifest, "model", replace=True))
+    (tmp_path / "place" / "mine").write_text("mine")
+    later = Collected(tmp_path / "later", "job-2")
+    for path in ("turned/a", "back", "linked/b", "deep2"):
+        later.write(f"model/{path}")
+    later.link("model/newest", "deep2")
+    later.publish(of_channel(place, later.manifest, "model", replace=True))
+    found = {str(path.relative_to(place)) for path in (tmp_path / "place").rglob("*") if not path.is_dir()}
+    assert found == {"turned/a", "back", "linked/b", "deep2", "newest", "mine", CHANNEL_MANIFEST}
+    assert os.readlink(f"{place}/newest") == "deep2" and verify(place, CHANNEL_MANIFEST) == []
+    last = Collected(tmp_path / "last", "job-3")
+    (tmp_path / "place" / "turned" / "mine").write_text("mine")
+    last.write("model/turned")
+    with pytest.raises(StorageFailed, match="something else is there already"):
+        last.publish(of_channel(place, last.manifest, "model", replace=True))
+    assert (tmp_path / "place" / "turned" / "mine").exists()
+
+
 def test_links_are_kept_in_a_folder_and_copied_behind_a_uri(job: Collected, place: str) -> None:
     """An object store knows none."""
     job.link("model/best.pt", "model.pt")

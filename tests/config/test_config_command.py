@@ -21,6 +21,7 @@ from launcher.cli.wizard import _CHINESE
 from launcher.cluster import load_cluster
 from launcher.cluster.userfile import read_user_file
 from launcher.configuration import as_yaml, changed, partitions, ssh_hosts
+from tests import warm
 from tests.config.conftest import Person
 
 LAB = "# mine\ndefault: lab   # at work\nclusters:\n  lab: ../../lab.yaml\njob:\n  env: {MY_TOKEN: hush, A: b}\n  grace: 60\n"
@@ -35,9 +36,7 @@ class Done:
 
 def config(*words: str, more: Mapping[str, str] | None = None) -> Done:
     """Without a terminal."""
-    command = [sys.executable, "-m", "launcher", "config", *words]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **(more or {})}
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False)
+    done = warm.launcher(["config", *words], env={**os.environ, **(more or {})})
     return Done(done.returncode, done.stdout, done.stderr)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import warm
 
 COMMAND = (
     "env; echo model > $PAI_OUTPUT_MODEL/weights; echo $RANK > $PAI_OUTPUT_CHECKPOINTS/$RANK; "
@@ -45,8 +46,7 @@ def launcher(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A launcher command in a home of its own, to its end."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("LAUNCHER_")}
     environment = {**clean, "LAUNCHER_HOME": str(home), "DOCS_TOKEN": "hush"}
-    command = [sys.executable, "-m", "launcher", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return warm.launcher(words, env=environment)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests import warm
+
 T = TypeVar("T")
 PATIENCE = 60.0
 
@@ -43,16 +45,8 @@ class Desk:
 
     def run(self, *words: str, check: int | None = 0, **more: Any) -> subprocess.CompletedProcess[str]:
         """A command to its end; ``check`` is the exit code it must have."""
-        done = subprocess.run(
-            [sys.executable, "-m", "launcher", *words],
-            env={**self.environment, **more.pop("env", {})},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=120,
-            check=False,
-            **more,
-        )
+        env = {**self.environment, **more.pop("env", {})}
+        done = warm.launcher(words, env=env, errors="replace", **more)
         assert check is None or done.returncode == check, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

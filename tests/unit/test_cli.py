@@ -16,6 +16,7 @@ from launcher.cli import _COMMANDS
 from launcher.model import to_json
 from launcher.planning import Request, draft
 from launcher.store import Folder, Store, read_json, write_json
+from tests import warm
 from tests.unit.stories import BADLY, COLLECTED, DIAGNOSED_WELL, FRESH, RUNNING, WELL, Event, broken, created, end, failure
 
 STATUS_KEYS = {
@@ -37,14 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def launcher(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "launcher", *words],
-        capture_output=True,
-        text=True,
-        errors="surrogateescape",
-        timeout=60,
-        check=False,
-    )
+    return warm.launcher(words, env=os.environ, errors="surrogateescape")
 
 
 def document(*words: str, code: int = 0) -> Any:

@@ -1,0 +1,60 @@
+"""The tests' own way to start commands is as good as the usual one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.planning import Request, draft
+from launcher.store import Store
+from tests import warm
+
+JOB = re.compile(r"-\d{8}-\d{6}-[a-z]{4}")
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "LAUNCHER_HOME": str(tmp_path / "home"), "PYTHONPATH": str(warm.ROOT)}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--version"], ["--help"], ["list"], ["list", "-o", "json"], ["sumbit"], ["status", "none"], ["nodes", "--cluster", "none"],
+     ["submit", "--backend", "local", "--command", "cat; echo ü; exit 3"], ["submit", "--dry-run", "--", b"\xff"]],
+)  # fmt: skip
+def test_it_answers_as_a_cold_start_does(env: dict[str, str], tmp_path: Path, words: list[str | bytes]) -> None:
+    """Exit code, stdout, stderr: in the directory that was asked for."""
+    told = warm.launcher(words, env=env, cwd=tmp_path, errors="surrogateescape")
+    cold = subprocess.run(
+        [sys.executable, "-m", "launcher", *words], env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, errors="surrogateescape", check=False,
+    )  # fmt: skip
+    assert told.returncode == cold.returncode
+    told_out, cold_out = (JOB.sub("JOB", out) for out in (told.stdout, cold.stdout))
+    assert told_out == cold_out
+    if "local" not in words:  # what is told of a job's progress depends on the time
+        assert told.stderr == cold.stderr
+
+
+
+def test_a_command_that_takes_too_long_is_killed(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As subprocess would do it."""
+    monkeypatch.setenv("LAUNCHER_HOME", env["LAUNCHER_HOME"])
+    plan = draft(Request(words=("true",)), {}).plan
+    Store().create(plan.job_id)
+    began = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        warm.launcher(["events", "-f", plan.job_id], env=env, timeout=1)
+    assert time.monotonic() - began < 30
+
+
+def test_what_python_reads_at_its_start_needs_a_cold_one(env: dict[str, str]) -> None:
+    """Such as where it would look for modules first."""
+    done = warm.launcher(["list"], env={**env, "PYTHONVERBOSE": "1"})
+    assert "import 'launcher.cli'" in done.stderr

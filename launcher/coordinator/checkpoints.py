@@ -67,16 +67,16 @@ class Checkpoints:
             self._copy(peers, {rank: _listed(peer) for rank, peer in peers.items()}, threading.Event())
         except NodeError:
             raise
-        except LauncherError as error:
-            raise CollectFailed(f"the checkpoints could not be copied: {error}") from error
+        except (LauncherError, OSError) as error:
+            raise CollectFailed(f"the checkpoints could not be copied: {_said(error)}") from error
 
     def _run(self, fleet: Fleet, leaders: list[int]) -> None:
         while not self._stop.wait(self._plan.spec.checkpoint_interval):
             try:
                 self._once(fleet, leaders)
                 self._trouble = ""
-            except LauncherError as error:
-                self._complain(str(error))
+            except (LauncherError, OSError) as error:
+                self._complain(_said(error))
 
     def _once(self, fleet: Fleet, leaders: list[int]) -> None:
         links = {}
@@ -113,6 +113,7 @@ class Checkpoints:
     ) -> None:
         """Copy what is new; ``before`` is the earlier look, by which files that are still written are left for the next time."""
         from launcher.objects import Depot, Stopped
+        from launcher.publish import CHANNEL_MANIFEST
 
         assert self._plan.spec.checkpoints_path is not None
         record = _Record(read_json(self._path))
@@ -123,6 +124,9 @@ class Checkpoints:
         try:
             depot = Depot(self._plan.spec.checkpoints_path, stop)
             self._tell_size(wanted)
+            if any(path in record.files for entries in wanted.values() for path in entries):
+                # Until all of them are there what it says of the older ones does not hold.
+                depot.remove(CHANNEL_MANIFEST)
             for rank, entries in sorted(wanted.items()):
                 copied = self._bring(peers[rank], entries, depot, judged=before is not None)
                 record.files.update(copied)
@@ -205,6 +209,10 @@ class Checkpoints:
         finally:
             carrier.close()
         write_json(self._path, record.to_json())
+
+
+def _said(error: LauncherError | OSError) -> str:
+    return f"{error.strerror}: {error.filename or 'this machine'}" if isinstance(error, OSError) else str(error)
 
 
 class _Record:

@@ -60,6 +60,22 @@ def test_a_lost_node_loses_no_checkpoint_that_was_copied(local: Desk, tmp_path: 
     assert "[0] began at 1" in local.submit(*words, RESUMES).stdout
 
 
+def test_trouble_here_stops_no_later_copy(local: Desk, tmp_path: Path) -> None:
+    """It is told once, and the next copy is made when it is over."""
+    place, go = tmp_path / "checkpoints", tmp_path / "go"
+    command = f"while [ ! -e {go} ]; do sleep 0.1; done; echo x > $PAI_OUTPUT_CHECKPOINTS/x; sleep 600"
+    job = local.detach("--checkpoints-path", str(place), "--checkpoint-interval", "1s", "--command", command)
+    way = local.folder(job) / ".checkpoints"
+    way.write_text("in the way")
+    go.touch()
+    said = "checkpoints were not copied"
+    told = eventually(lambda: [event for event in local.events(job) if said in event.get("message", "")], "a warning")
+    assert "File exists" in told[0]["message"]
+    os.unlink(way)
+    eventually(lambda: (place / "x").exists(), "a copy")
+    local.run("cancel", "--now", job)
+
+
 def test_an_interval_without_a_place_is_a_slip(local: Desk) -> None:
     """As is a place that is a file."""
     done = local.submit("--checkpoint-interval", "1m", "--command", "true", check=2)

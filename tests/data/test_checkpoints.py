@@ -1,0 +1,70 @@
+"""Checkpoints on their way to the place where they outlive their node."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher.coordinator.checkpoints import Checkpoints
+from launcher.errors import CollectFailed
+from launcher.objects import Depot
+from launcher.publish import CHANNEL_MANIFEST
+from launcher.store import Folder
+from tests.data.peers import FakePeer
+
+
+class Bench:
+    """One node, the place, and what is told meanwhile."""
+
+    def __init__(self, root: Path) -> None:
+        self.place, self.peer = root / "place", FakePeer(root / "node")
+        self.output = Path(self.peer.session.layout.output("job-1")) / "checkpoints"
+        self.output.mkdir(parents=True)
+        self.folder = root / "job"
+        self.folder.mkdir()
+        spec = SimpleNamespace(checkpoints_path=str(self.place), checkpoint_interval=1.0)
+        plan: Any = SimpleNamespace(spec=spec, nodes=[], job_id="job-1")
+        self.checkpoints = Checkpoints(plan, Folder(self.folder), lambda event: None)
+
+    def copy(self) -> None:
+        self.checkpoints.finish({0: self.peer})
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_no_manifest_names_what_is_being_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads there sees a manifest with all of its files, or none."""
+    for content in (b"one", b"two!"):
+        for name in ("last", "optimizer"):
+            (bench.output / name).write_bytes(content)
+        put, seen = Depot.put, []
+
+        def looking(depot: Depot, path: str, *words: Any, put: Any = put, seen: list[Any] = seen) -> None:
+            seen.append((path, (bench.place / CHANNEL_MANIFEST).exists()))
+            put(depot, path, *words)
+
+        monkeypatch.setattr(Depot, "put", looking)
+        bench.copy()
+        monkeypatch.setattr(Depot, "put", put)
+        assert seen == [("last", False), ("optimizer", False), (CHANNEL_MANIFEST, False)]
+        told = json.loads((bench.place / CHANNEL_MANIFEST).read_text())["files"]
+        assert [(file["path"], file["size"]) for file in told] == [("last", len(content)), ("optimizer", len(content))]
+
+
+def test_what_this_machine_refuses_is_a_sentence(bench: Bench) -> None:
+    """With the place in it; once it is mended the copy can be made."""
+    (bench.output / "last").write_bytes(b"x")
+    (bench.folder / ".checkpoints").write_text("in the way")
+    with pytest.raises(CollectFailed, match=r"the checkpoints could not be copied: File exists: .*/\.checkpoints"):
+        bench.copy()
+    os.unlink(bench.folder / ".checkpoints")
+    bench.copy()
+    assert (bench.place / "last").read_bytes() == b"x"

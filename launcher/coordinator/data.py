@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from launcher import uri as uris
 from launcher.channels import NODE
 from launcher.coordinator.progress import Progress
 from launcher.errors import LauncherError
+from launcher.store import read_json
 
 if TYPE_CHECKING:
     from launcher.coordinator.prepare import Made, Work
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from launcher.link import Link
     from launcher.model import Input, Plan
     from launcher.store import Folder
-
 
 
 def make(work: Work) -> Made:
@@ -99,7 +98,7 @@ def _bring(work: Work, one: Input) -> dict[int, str]:
     from launcher.inputs import Carrier, local_cargo, remote_cargo, share
 
     remote = uris.is_uri(one.source)
-    recorded = {} if remote else json.loads(work.folder.inputs.read_bytes())
+    recorded = {} if remote else read_json(work.folder.inputs)
     cargo = remote_cargo(one.source) if remote else local_cargo(one.channel, one.source, recorded[one.channel])
     askers = _askers(work, one)
     parts: dict[int, Cargo] = {rank: share(cargo, rank, len(askers)) if one.shard else cargo for rank in askers}

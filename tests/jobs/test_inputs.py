@@ -35,6 +35,17 @@ def test_every_node_reads_all_of_a_channel_and_its_share_of_another(desk: Desk, 
     assert prepared["nodes"][0]["inputs"]["one"].endswith("/input/data/one/b")
 
 
+def test_names_of_any_bytes_arrive_as_they_are(local: Desk, tmp_path: Path) -> None:
+    """Those that are no text, and lines in a name."""
+    folder = os.fsencode(tmp_path / "odd")
+    os.mkdir(folder)
+    for name in (b"\xff\xfe", b"a\nb", "ü €".encode(), b"-rf"):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(name)
+    command = 'for f in "$PAI_INPUT_X"/*; do [ "$(cat "$f")" = "${f##*/}" ] && echo same; done'
+    assert local.submit("--input", f"x={tmp_path / 'odd'}", "--command", command).stdout.count("[0] same") == 4
+
+
 def test_a_job_file_says_the_same(local: Desk, data: Path) -> None:
     """Paths are relative to it, and a flag wins for its channel."""
     channels = "inputs: {train: data, part: {source: data, shard: true}}\n"

@@ -64,7 +64,7 @@ def local_cargo(channel: str, source: str, recorded: Mapping[str, Any]) -> Cargo
     _refuse_changes(channel, found, recorded)
     hashes = _hashes(found)
     entries: dict[str, dict[str, Any]] = {
-        path: {"size": size, "mode": 0o444, "sha256": hashes[path], "mtime": mtime} for path, (size, mtime) in found.files.items()
+        path: {"size": size, "mode": 0o400, "sha256": hashes[path], "mtime": mtime} for path, (size, mtime) in found.files.items()
     }
     entries.update({path: {"dir": True} for path in found.folders})
     sizes = {path: size for path, (size, _) in found.files.items()}
@@ -246,7 +246,7 @@ def _fetched(cargo: Cargo) -> Cargo:
             if part.stat().st_size != size:
                 raise LauncherError(f"{path} was changed while it was fetched", where=cargo.source, next_step="submit again")
             os.replace(part, target)
-        entries[path] = {"size": size, "mode": 0o444, "sha256": hash_of(target), "mtime": target.stat().st_mtime_ns}
+        entries[path] = {"size": size, "mode": 0o400, "sha256": hash_of(target), "mtime": target.stat().st_mtime_ns}
     return Cargo(cargo.source, cargo.root, cargo.sizes, cargo.digest, entries, None, cargo.single)
 
 

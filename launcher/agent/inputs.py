@@ -102,8 +102,8 @@ def _enter(held, files, digest):
         status = os.lstat(held.at(path))
         if not stat.S_ISREG(status.st_mode) or status.st_size != size:
             raise ValueError("%s did not arrive as it is" % path)
-        os.chmod(held.at(path), 0o444)
-        entries[path] = {"size": size, "mode": 0o444, "sha256": mirror.hash_file(held.at(path)), "mtime": status.st_mtime_ns}
+        os.chmod(held.at(path), 0o400)
+        entries[path] = {"size": size, "mode": 0o400, "sha256": mirror.hash_file(held.at(path)), "mtime": status.st_mtime_ns}
     held.look()
     held.manifest = {"digest": digest, "files": entries}
     held.need = list(entries)
@@ -113,7 +113,7 @@ def _enter(held, files, digest):
 def place(session, request):
     """{channel, single: name or None, share: rank or None}: link the locked content into the job's folder: {path}."""
     held = mirror.current(session)
-    _set_mode(held, 0o555)
+    _set_mode(held, 0o500)
     stores.want(held.mirror)
     path = _link(session, request, held.tree)
     mirror.release(session, {})

@@ -88,7 +88,7 @@ def test_the_agent_is_kept_for_its_owner_and_compiled(node: Node) -> None:
     folder = node.folder / "work" / "node" / "agents"
     plain, compiled = sorted(folder.iterdir(), key=lambda path: len(path.name))
     assert plain.name == module.agent_name() + ".pyz" and plain.read_bytes() == module.agent_archive()
-    assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0
+    assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0 and stat.S_IMODE(folder.parent.stat().st_mode) & 0o077 == 0
     assert compiled.name.startswith(module.agent_name() + ".") and compiled.stat().st_size > plain.stat().st_size
 
 

@@ -22,9 +22,11 @@ def boot():
     if sys.version_info < (3, 8):
         writer.write(b"!" + sys.version.split()[0].encode())
         return
+    import gc
     import marshal
     import os
 
+    gc.set_threshold(50000)  # the agent makes little garbage; looking for it while code is loaded takes longer than the code
     seldom = {}
     if "words" in order:
         writer.flush()

@@ -21,6 +21,7 @@ class Cluster:
 
     def __init__(self, running: Running) -> None:
         self._running = running
+        self._here = processes.FromHere()
         self.hosts: tuple[str, ...] = tuple(s.name for s in SERVICES if s.name != "bastion")
         self.with_torch: tuple[str, ...] = WITH_TORCH if running.python else ()
         self.python: str | None = running.python
@@ -88,7 +89,8 @@ class Cluster:
 
     def processes(self, service: str) -> list[Process]:
         """All processes of a container, apart from this look itself."""
-        return processes.parse(self.exec(service, *processes.READ).stdout)
+        seen = self._here.read(self._running.container(service))
+        return processes.parse(self.exec(service, *processes.READ).stdout) if seen is None else seen
 
     def leftovers(self, service: str) -> list[Process]:
         """Processes that an idle node does not have: what a job left alive, zombies included."""

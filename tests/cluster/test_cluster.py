@@ -7,7 +7,9 @@ import subprocess
 
 import pytest
 
+from tests.cluster import processes
 from tests.cluster.handle import Cluster
+from tests.jobs.desk import eventually
 
 
 def ssh(cluster: Cluster, host: str, command: str) -> str:
@@ -49,6 +51,22 @@ def test_what_a_job_leaves_is_seen(cluster: Cluster) -> None:
     (left,) = cluster.leftovers("node3")
     assert (left.uid, left.argv, left.job_id) == (1000, ("sleep", "300"), "j1")
     cluster.exec("node3", "kill", str(left.pid))
+
+
+def test_processes_are_the_same_from_here_and_from_within(cluster: Cluster) -> None:
+    """A zombie is one of them; this machine's table and the container's own tell the same of each."""
+    script = "import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(300)"
+    cluster.exec("node3", "sh", "-c", f"LAUNCHER_JOB_ID=j2 setsid python3 -c '{script}' >/dev/null 2>&1 &", user="train")
+    eventually(lambda: [p for p in cluster.leftovers("node3") if p.state == "Z"], "a zombie")
+    within = processes.parse(cluster.exec("node3", *processes.READ).stdout)
+    here = cluster.processes("node3")
+    # One that sleeps may be awake at one of two looks.
+    one, other = ({(p.pid, p.ppid, p.uid, p.argv, p.job_id, p.state == "Z") for p in look} for look in (here, within))
+    assert one == other
+    parent, _ = cluster.leftovers("node3")
+    assert (parent.job_id, parent.state) == ("j2", "S")
+    cluster.exec("node3", "kill", str(parent.pid))
+    eventually(lambda: not cluster.leftovers("node3"), "nothing")
 
 
 def test_a_killed_node_comes_back_at_its_address(cluster: Cluster) -> None:

@@ -32,6 +32,7 @@ class SlurmCluster:
 
     def __init__(self, running: services.Running) -> None:
         self._running = running
+        self._here = processes.FromHere()
         self.layout: Layout = running.layout
         self.login: str = CONTROLLER
         self.nodes: tuple[str, ...] = tuple(node.name for node in running.layout.nodes)
@@ -188,7 +189,8 @@ class SlurmCluster:
 
     def processes(self, where: str) -> list[Process]:
         """All processes of a machine, apart from this look itself."""
-        return processes.parse(self.run(where, processes.READ, user="root", cwd="/").stdout)
+        seen = self._here.read(self._container(where))
+        return processes.parse(self.run(where, processes.READ, user="root", cwd="/").stdout) if seen is None else seen
 
     def leftovers(self, where: str) -> list[Process]:
         """Processes that an idle machine does not have: what a job left alive, zombies included."""

@@ -25,8 +25,10 @@ FIXTURES = {"cluster": "cluster", "slurm": "slurm", "slurm_accounting": "slurm"}
 """fixture -> mark of the tests that take it"""
 WHY_NOT = {"cluster": handle.why_not, "slurm": slurm_handle.why_not}
 """mark -> function that says why its tests cannot run here"""
-SECOND_HALF = {"test_login.py", "test_requeue.py", "test_signals.py"}
+SECOND_HALF = {"test_login.py", "test_on_slurm.py", "test_requeue.py", "test_signals.py", "test_step.py"}
 """files of tests/slurm that a worker of xdist runs on the twin, beside those of all other files: both last about as long"""
+TOGETHER = {"jobs", "s3"}
+"""fixtures that are made once and take seconds: one worker of xdist runs all tests that take one"""
 
 _left_out = pytest.StashKey[list[str]]()
 # Whoever runs the tests may have clusters of their own.
@@ -108,7 +110,7 @@ def _mark(item: pytest.Item) -> None:
         groups.add("cluster")
     if len(groups) > 1:
         raise pytest.UsageError(f"{item.nodeid} takes two clusters, and would meet the tests of one of them")
-    for group in groups:
+    for group in groups or TOGETHER.intersection(taken):
         item.add_marker(pytest.mark.xdist_group(group))
 
 

@@ -16,6 +16,8 @@ import launcher
 from launcher.cli import cli
 from tests.docs.pages import ROOT
 
+pytestmark = pytest.mark.xdist_group("site")  # it is built once
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -90,6 +90,7 @@ def test_an_array_that_is_none(tmp_path: Path, content: bytes) -> None:
         read(tmp_path, {"result.json": '{"value": {"array": 1}}', "1.npy": content})
 
 
+@pytest.mark.xdist_group("torch")  # one process of tests loads it
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("dtype", "shape", "order"),

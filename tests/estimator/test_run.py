@@ -60,6 +60,7 @@ def test_a_module_of_ones_own_goes_along(office: Desk) -> None:
     assert launcher.run(partial, nodes=2, show_logs=False) == [["abab", 0], ["abab", 1]]
 
 
+@pytest.mark.xdist_group("torch")  # one process of tests loads it
 @pytest.mark.torch
 def test_torch_distributed_works_in_it(office: Desk) -> None:
     """Several processes a node are started by torchrun (by several nodes below); tensors come back with type and shape."""

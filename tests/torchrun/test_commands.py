@@ -37,6 +37,7 @@ def test_an_ipv6_address_is_bracketed_once() -> None:
     assert "--master_addr=[fd00::1]" in command(["t.py"], "[fd00::1]")
 
 
+@pytest.mark.xdist_group("torch")  # one process of tests loads it
 @pytest.mark.torch
 def test_torchruns_parser_gives_the_script_its_words_back() -> None:
     """What torchrun makes of our command is what the person wrote, ambiguous, empty and strange words included."""

@@ -102,6 +102,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(tmp_path: Path) -> N
     assert same_weights(whole, broken)
 
 
+@pytest.mark.xdist_group("torch")  # one process of tests loads it
 @pytest.mark.parametrize("spelling", ["--local-rank=1", "--local_rank=1"])
 def test_both_spellings_of_the_local_rank_are_taken(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.distributed.launch passes one of them, depending on torch's version."""
@@ -109,6 +110,7 @@ def test_both_spellings_of_the_local_rank_are_taken(spelling: str, monkeypatch: 
     assert runpy.run_path(str(SCRIPT))["parse_options"]().local_rank == 1
 
 
+@pytest.mark.xdist_group("torch")  # one process of tests loads it
 def test_an_impossible_option_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Zero epochs between snapshots is a usage error that names the option."""
     monkeypatch.setattr(sys, "argv", ["train_multinode.py", "--save_every", "0"])

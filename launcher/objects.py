@@ -144,7 +144,7 @@ class Depot:
     def put(self, path: str, source: Path | bytes, sent: Callable[[int], None] = lambda size: None) -> None:
         """Store a file: it is there whole or not at all.  ``sent`` gets the bytes of each piece.  Raises StorageFailed."""
         whole = uris.protocol(self.uri) in uris.OBJECT_STORES and not self.local
-        target = self._at(path)
+        target = self._inside(path)
         beside = target if whole else f"{target}.{os.getpid()}.part"
 
         def store() -> None:
@@ -206,7 +206,7 @@ class Depot:
 
     def link(self, path: str, target: str) -> None:
         """Make a link in a folder on this machine."""
-        at = self._at(path)
+        at = self._inside(path)
         os.makedirs(os.path.dirname(at), exist_ok=True)
         if os.path.islink(at) and os.readlink(at) == target:
             return
@@ -219,9 +219,18 @@ class Depot:
 
         def act() -> None:
             with contextlib.suppress(FileNotFoundError):
-                self._fs.rm_file(self._at(path))
+                self._fs.rm_file(self._inside(path))
 
         self._tried(act)
+
+    def _inside(self, path: str) -> str:
+        """Where something is written or removed: on this machine through no link that somebody has put there."""
+        at = self._at(path)
+        if self.local and path:
+            root, parent = os.path.realpath(self._root), os.path.realpath(os.path.dirname(at))
+            if parent != root and not parent.startswith(root.rstrip("/") + "/"):
+                raise StorageFailed(f"a link leads out of it: {os.path.dirname(path)}", where=self.uri, next_step="remove it")
+        return at
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}" if path else str(self._root)

@@ -161,6 +161,23 @@ def test_what_an_earlier_job_has_in_the_way_makes_way(job: Collected, tmp_path: 
     assert (tmp_path / "place" / "turned" / "mine").exists()
 
 
+def test_nothing_is_written_or_removed_through_a_link(job: Collected, tmp_path: Path) -> None:
+    """Whoever may write to the place could else have us do so anywhere."""
+    place, private = tmp_path / "place", tmp_path / "private"
+    private.mkdir()
+    (private / "old").write_text("mine")
+    job.publish(of_channel(str(place), job.manifest, "model", replace=True))
+    planted = parse((place / CHANNEL_MANIFEST).read_bytes())
+    (place / "way").symlink_to(private)
+    save(place / CHANNEL_MANIFEST, dataclasses.replace(planted, files=(OutputFile("way/old", 4, "0" * 64, 0, "x"),)))
+    later = Collected(tmp_path / "later", "job-2")
+    for path in ("a", "way/new"):
+        later.write(f"model/{path}")
+        with pytest.raises(StorageFailed, match="a link leads out of it: way"):
+            later.publish(of_channel(str(place), later.manifest, "model", replace=True))
+    assert [path.name for path in private.iterdir()] == ["old"]
+
+
 def test_links_are_kept_in_a_folder_and_copied_behind_a_uri(job: Collected, place: str) -> None:
     """An object store knows none."""
     job.link("model/best.pt", "model.pt")

@@ -47,6 +47,8 @@ def problem_of(one: MetricDefinition) -> str | None:
     """Why a definition cannot be looked for; None where it can."""
     if not one.name.strip() or not one.name.isprintable() or len(one.name) > LONGEST_NAME:
         return f"a name is a printable text of at most {LONGEST_NAME} characters"
+    if not one.regex:
+        return "there is no regular expression, with one group around the number (NAME=REGEX)"
     if len(one.regex) > LONGEST_REGEX:
         return f"the regular expression has more than {LONGEST_REGEX} characters"
     try:
@@ -59,13 +61,9 @@ def problem_of(one: MetricDefinition) -> str | None:
 
 
 def parse_option(text: str) -> MetricDefinition:
-    """NAME=REGEX, as after --metric.  ValueError, with a sentence, when it is none."""
-    name, equals, regex = text.partition("=")
-    made = MetricDefinition(name.strip(), regex)
-    why = problem_of(made) if equals else "NAME=REGEX is wanted"
-    if why is not None:
-        raise ValueError(why)
-    return made
+    """NAME=REGEX, as after --metric, as it is: `definitions` tells what is wrong with all there are."""
+    name, _, regex = text.partition("=")
+    return MetricDefinition(name.strip(), regex)
 
 
 def of_mappings(said: Iterable[Mapping[str, str]]) -> tuple[MetricDefinition, ...]:

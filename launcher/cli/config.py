@@ -10,6 +10,9 @@ import click
 from launcher.cli import options
 from launcher.errors import UsageError
 
+_VARIABLES = ("LAUNCHER_HOME", "LAUNCHER_CLUSTER", "LAUNCHER_CONFIG", "LAUNCHER_JOB_ID", "LAUNCHER_RESTART_COUNT")
+"""beside those of settings: what a person says, and what a job finds"""
+
 
 @click.group("config", invoke_without_command=True)
 @click.option("--from", "file", metavar="FILE", help="This cluster file.")
@@ -57,6 +60,18 @@ def show_command(output: str) -> None:
     print_table(rows)
     if told["readable_by_others"]:
         click.echo(f"warning: others can read it\n  next: chmod 600 {told['path']}", err=True)
+    for warning in _unheard():
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _unheard() -> list[str]:
+    """A sentence for each variable of this shell that looks like one of ours and is none."""
+    from launcher.cluster.inventory import did_you_mean
+    from launcher.cluster.userfile import SETTINGS
+
+    ours = [*_VARIABLES, *(f"LAUNCHER_{name.upper()}" for name in SETTINGS)]
+    odd = sorted(name for name in os.environ if name.startswith("LAUNCHER_") and name not in ours)
+    return [f"{name} says nothing: there is no such variable{did_you_mean(name, ours)}" for name in odd]
 
 
 @config_command.command("use")

@@ -223,8 +223,9 @@ def test_show_tells_every_origin_and_no_secret(person: Person) -> None:
     assert settings["job.grace"] == (60.0, f"{path}:7") and settings["job.keep"] == (True, "LAUNCHER_KEEP")
     assert settings["job.collect"] == (None, "built-in") and settings["job.env.MY_TOKEN"][0] == "****"
     assert told["readable_by_others"] and told["exists"]
-    shown = config("show")
+    shown = config("show", more={"LAUNCHER_GRACEE": "5s"})
     assert "hush" not in shown.out and "job.grace" in shown.out and "chmod 600" in shown.err
+    assert "LAUNCHER_GRACEE says nothing: there is no such variable (did you mean LAUNCHER_GRACE?)" in shown.err
     person.config.unlink()
     assert "(not there)" in config("show").err
 

@@ -30,10 +30,12 @@ from launcher.errors import (
 from launcher.model import Host, SshOptions
 from launcher.record import dataclass
 from launcher.replica import Replica
-from launcher.reply import message_of, settled
+from launcher.reply import message_of, sentence, settled
 
 OnData = Callable[[int, int, bytes], None]
 _NEAR_STREAMS = 0x8000
+_NOTES = 10_000
+"""sentences that are heard of one node; no operation tells so many"""
 _ODD_SESSIONS = 3
 """so many sessions in a row that sent what an agent would not, and the node is taken for lost"""
 
@@ -93,6 +95,7 @@ class Link:
         self._following: Following | None = None
         self._resumed = 0
         """number of the request by which a spool is followed again"""
+        self._notes = 0
         self._wanted = threading.Event()
         """set when there is something to come back for, or nothing any more"""
         self._closing = threading.Event()
@@ -328,7 +331,7 @@ class Link:
     def _resumed_with(self, reply: Mapping[str, Any], following: Following) -> None:
         """Nobody waits for this reply; a refusal, or an attempt that never was, ends the hope for this node."""
         if "error" in reply:
-            following.tell({"type": "gone", "message": str(reply["error"].get("message", "refused"))})
+            following.tell({"type": "gone", "message": sentence(reply["error"].get("message", "refused"))})
         elif reply["ok"].get("claimed") is False:
             following.tell({"type": "gone", "message": "there is no trace of the command there"})
         else:
@@ -343,7 +346,9 @@ class Link:
     def _note(self, note: Mapping[str, Any]) -> None:
         following = self._following
         if "message" in note:
-            self._heard(f"{self.host.name}: {note['message']}")
+            self._notes += 1
+            if self._notes <= _NOTES:
+                self._heard(f"{self.host.name}: {sentence(note['message'])}")
         elif following is None:
             return
         elif "stream" in note:
@@ -353,7 +358,7 @@ class Link:
         elif "drained" in note:
             following.tell({"type": "drained", "attempt": note["drained"], "empty": note.get("empty") is True})
         elif "gone" in note:
-            following.tell({"type": "gone", "message": str(note["gone"])})
+            following.tell({"type": "gone", "message": sentence(note["gone"])})
 
     def _come_back(self, following: Following, pause: float = 0.25) -> bool:
         """Connect again and follow on; False when the link was closed meanwhile."""

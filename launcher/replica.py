@@ -16,6 +16,8 @@ _AT_ONCE = 64
 """files that are kept open; a torchrun that restarts again and again makes any number of them"""
 _LONGEST, _MOST = 1 << 20, 64 << 20
 """bytes of an event, and of all of a node's; no agent has ever so much to tell"""
+_LOGS = 100_000
+"""of one node: as many as a torchrun of 64 processes has that restarts them 780 times"""
 _NUMBER, _WORD = (int, type(None)), (str, type(None))
 _PROMISED: dict[str, dict[str, Any]] = {
     "started": {"pid": _NUMBER},
@@ -55,6 +57,8 @@ class Replica:
         """
         if not _NAME.match(name):
             raise ValueError(f"a log called {name!r}")
+        if len(self._sizes) >= _LOGS and name not in self._sizes:
+            raise ValueError("logs without end")
         fd = self._descriptor(name)
         have = self._sizes[name]
         if offset > have:

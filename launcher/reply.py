@@ -22,6 +22,8 @@ class Told(dict[str, Any]):
         raise NodeUnusable(f"our program there answers without {key!r}", where=self.where)
 
 
+_READ = 4000
+"""characters of a sentence"""
 Fits = Callable[[Any], bool]
 
 
@@ -37,9 +39,13 @@ def _truth(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+LONGEST = 1 << 17
+"""characters of a text; what a node has to say is shorter"""
+
+
 def is_text(value: Any) -> bool:
     """Of characters, and bytes that are none; JSON has halves of characters as well, which no file's name can hold."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > LONGEST:
         return False
     try:
         value.encode("utf-8", "surrogateescape")
@@ -125,7 +131,13 @@ def settled(reply: Mapping[str, Any], host: Host, op: str) -> Told:
         return answer
     error = error if isinstance(error, dict) else {}
     step = "free some space there, or name another `workdir:` in cluster.yaml" if error.get("kind") == "full" else ""
-    raise NodeUnusable(str(error.get("message", "refused")), where=host.name, next_step=step)
+    raise NodeUnusable(sentence(error.get("message", "refused")), where=host.name, next_step=step)
+
+
+def sentence(said: object) -> str:
+    """What a node says to people, as much of it as anybody reads."""
+    text = str(said)
+    return text if len(text) <= _READ else f"{text[:_READ]}…"
 
 
 def _shown(told: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from launcher.code import snapshot
 from launcher.errors import NodeUnusable
+from launcher.link import Address, Link
 from launcher.model import Host
 from launcher.outputs import fits_here
 from launcher.reply import settled
@@ -106,6 +107,19 @@ def _refused(op: str, key: str, value: Any) -> NodeUnusable:
     with pytest.raises(NodeUnusable) as raised:
         settled({"ok": {key: value, "more": "y" * 10000}}, Host("b", "b"), op)
     return raised.value
+
+
+def test_what_nobody_would_read_is_not_kept() -> None:
+    """Sentences of megabytes, or without end; texts that are none."""
+    with pytest.raises(NodeUnusable) as raised:
+        settled({"error": {"message": "x" * (1 << 24)}}, Host("b", "b"), "node_hello")
+    assert len(str(raised.value)) < 5000
+    assert len(str(_refused("node_hello", "hostname", "x" * (1 << 20)))) < 400
+    heard: list[str] = []
+    link = Link(Address("ssh", Host("b", "b"), 0, "job"), heard.append)
+    for _ in range(20_000):
+        link._note({"message": "y" * 5000})
+    assert len(heard) == 10_000 and max(map(len, heard)) < 5000
 
 
 @pytest.mark.parametrize(

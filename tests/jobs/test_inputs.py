@@ -24,10 +24,14 @@ def data(tmp_path: Path) -> Path:
 
 def test_every_node_reads_all_of_a_channel_and_its_share_of_another(desk: Desk, data: Path) -> None:
     """By PAI's variables, below the job's folder; a second job is sent nothing."""
+    # Nodes keep what they were sent, as by an earlier run of this test.
+    salt = os.urandom(4).hex()
+    for path in (data / "a", data / "b", data / "sub" / "d"):
+        path.write_text(f"{path.relative_to(data)} {salt}\n")
     command = "cd $PAI_INPUT_TRAIN_SET; cat a sub/d; cat $PAI_INPUT_ONE; cd $PAI_INPUT_PART; echo share: $(find . -type f | sort)"
     options = ("--nodes", "2", "--input", f"train-set={data}", "--input", f"one={data / 'b'}", "--input", f"part={data}")
     done = desk.submit(*options, "--shard", "part", "--command", command)
-    both = [f"[{rank}] {text}" for rank in (0, 1) for text in ("a", "sub/d", "b")]
+    both = [f"[{rank}] {text} {salt}" for rank in (0, 1) for text in ("a", "sub/d", "b")]
     assert sorted(done.stdout.splitlines()[:-1]) == sorted([*both, "[0] share: ./a ./sub/c", "[1] share: ./b ./sub/d"])
     assert "input train-set: 4 files" in done.stderr and "are free there" in done.stderr
     assert "are free there" not in desk.submit(*options, "--command", "true").stderr

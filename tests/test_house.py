@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import json
 import os
@@ -63,9 +64,18 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imports(path: Path) -> tuple[tuple[str, bool], ...]:
     """(module, whether it is loaded with the file) for every import; `if TYPE_CHECKING` is none."""
-    tree = ast.parse(path.read_text())
+    return tuple(_imports(tree_of(path)))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     typing = {id(node) for test in ast.walk(tree) if _only_for_types(test) for node in ast.walk(test)}
     inside = {
         id(node)
@@ -215,7 +225,7 @@ def test_files_and_functions_fit_on_a_screen_or_few(path: Path) -> None:
     """A file has fewer than 500 lines, a function at most 50, a class at most twelve public methods."""
     text = path.read_text()
     assert text.count("\n") < 500
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)]) if "cli" not in path.parts else node.lineno
             assert (node.end_lineno or 0) - first < 50, node.name
@@ -229,7 +239,7 @@ def test_files_and_functions_fit_on_a_screen_or_few(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_what_is_public_explains_itself(path: Path) -> None:
     """Modules, and on this side every public class, function and method that is more than a property of one line."""
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     assert ast.get_docstring(tree), "the module says nothing of itself"
     if "agent" in path.parts:
         return
@@ -264,7 +274,7 @@ def test_there_is_no_drawer_for_everything() -> None:
     drawers = re.compile(r"(utils?|helpers?|managers?|common|misc)(_|\.py|$)", re.IGNORECASE)
     assert not [name for name in NAMES if drawers.search(Path(name).name)]
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 assert not re.search("Manager|Helper|Utils|Handler", node.name), node.name
 
@@ -288,7 +298,7 @@ def test_broad_exceptions_are_stated() -> None:
     """Each `except Exception` that is not raised again has its reason on the line."""
     for path in FILES:
         lines = path.read_text().splitlines()
-        for node in ast.walk(ast.parse("\n".join(lines))):
+        for node in ast.walk(tree_of(path)):
             broad = (
                 isinstance(node, ast.ExceptHandler)
                 and isinstance(node.type, ast.Name)

@@ -236,12 +236,12 @@ def _root(fn: Callable[..., Any]) -> Path | None:
         fn = fn.func
     name = getattr(fn, "__module__", None) or "__main__"
     module = sys.modules.get(name)
-    if name == "__main__":
-        file = getattr(module, "__file__", None)
-        return Path(file).absolute().parent if file else Path.cwd()
     file = getattr(module, "__file__", None)
     if file is None:
-        return None
+        return Path.cwd() if name == "__main__" else None
+    if name == "__main__":
+        # What `python -m` has started has a name of its own; a script has none, and its neighbours lie in its folder.
+        name = getattr(getattr(module, "__spec__", None), "name", "")
     at = Path(file).absolute()
     root = at.parents[name.count(".") + (at.name == "__init__.py")]
     paths = sysconfig.get_paths()

@@ -257,6 +257,31 @@ def test_a_function_of_a_script(office: Desk, tmp_path: Path) -> None:
     assert done.stdout == "[42, 42]\n"
 
 
+PACKAGE = """
+import launcher
+from .beside import OFFSET
+def plus(a):
+    return a + OFFSET
+if __name__ == "__main__":
+    print(launcher.run(plus, (2,), show_logs=False))
+"""
+
+
+def test_a_function_of_a_package_that_is_run(office: Desk, tmp_path: Path) -> None:
+    """`python -m app.main`: its package goes along, so that relative imports hold; nobody else's module does."""
+    (tmp_path / "app").mkdir()
+    for name, text in (("__init__", ""), ("beside", "OFFSET = 40"), ("main", PACKAGE), ("__main__", PACKAGE)):
+        (tmp_path / f"app/{name}.py").write_text(text)
+    for module in ("app.main", "app"):
+        done = subprocess.run(
+            [sys.executable, "-m", module], env={**office.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.stdout == "[42]\n", done.stderr
+        sent = {path.relative_to(office.folder() / "code").parts[0] for path in (office.folder() / "code").rglob("*.py")}
+        assert sent == {"app", "launcher_call"}
+
+
 def test_what_travels_runs_on_the_oldest_python() -> None:
     """The script on the node keeps to Python 3.8 and its standard library."""
     words = [str(Path(sys.executable).with_name("vermin")), "--no-tips", "--quiet", "-t=3.8-", "--violations"]

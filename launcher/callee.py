@@ -79,8 +79,11 @@ def _told(error: BaseException, source: str) -> dict[str, Any]:
     lines = [line.replace('File "<dynamic-code>"', f'File "{source}"') for line in lines]
     kind = type(error)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    # KeyError's own text is a repr, for the sake of KeyError('').
-    text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
+    try:
+        # KeyError's own text is a repr, for the sake of KeyError('').
+        text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
+    except Exception:  # noqa: BLE001 - the text is made by a class of whomever; the traceback says the same of it
+        text = "<exception str() failed>"
     return {"type": name, "message": text[:_LONGEST], "traceback": "".join(lines)[-_LONGEST:]}
 
 

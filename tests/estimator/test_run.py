@@ -217,6 +217,20 @@ def test_a_function_may_have_any_name(office: Desk) -> None:
     assert {job.training_job_id.rpartition("-20")[0] for job in TrainingJob.list()} == {"function", "f" * 40}
 
 
+def test_an_exception_without_a_text_is_told_too(office: Desk) -> None:
+    """Its class is whoever's: what it says of itself may fail."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("none")
+
+    def fails() -> None:
+        raise Mute
+
+    with pytest.raises(RemoteError, match=r"Mute: <exception str\(\) failed>"):
+        launcher.run(fails, show_logs=False)
+
+
 def test_an_exit_status_is_the_jobs(office: Desk) -> None:
     """sys.exit(3) in a function ends the job with 3, as in a script."""
     with pytest.raises(RemoteError, match="SystemExit: 3"):

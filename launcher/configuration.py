@@ -185,8 +185,9 @@ class Inventory:
     path: Path
     name: str
     told: str
-    """backend and number of hosts; or what is wrong with it"""
+    """its backend; or what is wrong with it"""
     right: bool
+    hosts: int = 0
 
 
 @dataclass(frozen=True)
@@ -215,8 +216,7 @@ def inventory(path: Path) -> Inventory:
         cluster = load_cluster(path)
     except UsageError as error:
         return Inventory(path, path.stem, (error.problems or (error.what,))[0], False)
-    count = "" if not cluster.hosts else f", {len(cluster.hosts)} host{'s' * (len(cluster.hosts) != 1)}"
-    return Inventory(path, cluster.name, cluster.backend + count, True)
+    return Inventory(path, cluster.name, cluster.backend, True, len(cluster.hosts))
 
 
 def ssh_hosts(config: str | None) -> list[str]:

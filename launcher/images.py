@@ -77,7 +77,7 @@ def retrieve(
     if found is None:
         wanted = f"{framework_name} {framework_version}, {accelerator_type}, {image_scope}"
         step = "ask for one of these, or list it under `images:` of the cluster file"
-        raise UsageError(f"there is no image for {wanted}", problems=_described(images), next_step=step)
+        raise UsageError(f"there is no image for {wanted}", where=str(cluster.path), problems=_described(images), next_step=step)
     return found
 
 

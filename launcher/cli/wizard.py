@@ -11,13 +11,16 @@ import click
 
 from launcher import configuration
 from launcher.cluster.userfile import LOCAL, UserConfig, config_path, load_user_config
-from launcher.configuration import Found
+from launcher.configuration import Found, Inventory
 from launcher.errors import UsageError
 from launcher.record import dataclass
 
 _CHINESE = {
     "Which machines shall your jobs run on?": "任务在哪些机器上运行？",
     "the cluster file {path} ({told})": "集群文件 {path}（{told}）",
+    "{backend}": "{backend}",
+    "{backend}, 1 host": "{backend}，1 台主机",
+    "{backend}, {hosts} hosts": "{backend}，{hosts} 台主机",
     "hosts of your ssh configuration: {hosts}": "ssh 配置中的主机：{hosts}",
     "Slurm's partition {name} ({nodes} nodes, {gpus} GPUs each)": "Slurm 分区 {name}（{nodes} 个节点，每个 {gpus} 块 GPU）",
     "other machines that answer ssh": "其他可用 ssh 登录的机器",
@@ -155,7 +158,10 @@ class _Wizard:
 
     def _choices(self, found: Found) -> list[tuple[str, Chosen]]:
         choices = [
-            (self._say("the cluster file {path} ({told})", path=one.path, told=one.told), Chosen(_as_name(one.name), one.path))
+            (
+                self._say("the cluster file {path} ({told})", path=one.path, told=self._told(one)),
+                Chosen(_as_name(one.name), one.path),
+            )
             for one in found.inventories
             if one.right
         ]
@@ -172,6 +178,11 @@ class _Wizard:
             sentence = self._say("hosts of your ssh configuration: {hosts}", hosts=shown)
             choices.append((sentence, Chosen("ssh", None, ",".join(found.hosts))))
         return [*choices, (self._say("other machines that answer ssh"), Chosen("ssh", None, "")), machine]
+
+    def _told(self, found: Inventory) -> str:
+        """Its backend, and how many hosts it names."""
+        counts = {0: "{backend}", 1: "{backend}, 1 host"}
+        return self._say(counts.get(found.hosts, "{backend}, {hosts} hosts"), backend=found.told, hosts=found.hosts)
 
     def _completed(self, chosen: Chosen, found: Found) -> Chosen:
         """Asked for what only a person knows: which hosts, how many GPUs of Slurm."""

@@ -172,8 +172,9 @@ def test_the_wizard_offers_what_it_finds_and_asks_before_it_writes(person: Perso
 
 def test_the_wizard_speaks_chinese_where_the_locale_does(person: Person) -> None:
     """Every sentence has both."""
+    (person.work / "cluster.yaml").write_text("hosts: [a, b]\n")
     done = answer(more={"LC_ALL": "zh_CN.UTF-8"}, words=("--ssh-config", "/dev/null"), stop=signal.SIGINT)
-    assert "任务在哪些机器上运行？" in done.err and done.code == 130
+    assert "任务在哪些机器上运行？" in done.err and "（ssh，2 台主机）" in done.err and done.code == 130
     source = (Path(__file__).parents[2] / "launcher/cli/wizard.py").read_text()
     assert [sentence for sentence in _CHINESE if source.count(f'"{sentence}"') < 2] == []
 

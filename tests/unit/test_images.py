@@ -66,7 +66,7 @@ def test_retrieve_gives_pais_fields() -> None:
 def test_an_unknown_image_is_an_error_that_lists_them(lab: Path) -> None:
     """Not the next best one."""
     (lab / "cluster.yaml").write_text(CLUSTER.replace('  - {name: any, uri: "conda:jax"}\n', ""))
-    with pytest.raises(UsageError, match=r"there is no image for pytorch 3\.0, GPU, training") as caught:
+    with pytest.raises(UsageError, match=r"cluster\.yaml: there is no image for pytorch 3\.0, GPU, training") as caught:
         retrieve("pytorch", framework_version="3.0", accelerator_type="GPU")
     assert "ten: pytorch 1.10, GPU, docker://t:1.10" in caught.value.problems
 

@@ -58,11 +58,8 @@ def begin(session, request):
     held = session.held["mirror"] = mirror.Sync(session.layout.input(request["digest"]))
     held.copied = False
     held.lock(getattr(session, "note", None))
-    held.look()
-    same = held.intact and held.recorded["digest"] == request["digest"]
-    if same:
-        held.manifest = {"digest": request["digest"], "files": held.recorded["files"]}
-    else:
+    same = held.holds(request["digest"])
+    if not same:
         _set_mode(held, 0o700)
     there = os.statvfs(held.mirror)
     return {"same": same, "free": there.f_bavail * there.f_frsize}
@@ -127,7 +124,7 @@ def restore(session, request):
     held = mirror.current(session)
     target = os.path.join(session.layout.output(session.job), "checkpoints")
     os.makedirs(target, exist_ok=True)
-    for path in sorted(held.manifest["files"]):
+    for path in sorted(held.entries()):
         at = os.path.join(os.fsencode(target), raw(path))
         os.makedirs(os.path.dirname(at), exist_ok=True)
         if not os.path.lexists(at):

@@ -5,6 +5,8 @@
                              while tree/ is whole: a sync takes it away before it changes anything and writes it at its end.
     <mirror>/manifest.old    the manifest of before, while a sync is under way or after one was interrupted: it vouches for
                              each file whose stat is still the recorded one, so that only the others are read again
+    <mirror>/manifest.scan   what the tree and the manifest looked like when they last agreed: where they still do, the manifest
+                             need not be read
     <mirror>/lock            held (flock) from a sync's start until the working copy is made
 
 A sync is `mirror_begin` (often the only one), `mirror_diff`, then `mirror_fill`, or rsync and `mirror_commit`; at its end
@@ -20,6 +22,7 @@ import stat
 
 from launcher.agent import lean
 from launcher.agent.facts import which
+from launcher.agent.scan import arranged, scan, stamp_of
 from launcher.agent.wire import raw
 
 FICLONE = 0x40049409
@@ -35,11 +38,7 @@ def begin(session, request):
     release(session, {})
     sync = session.held["mirror"] = Sync(session.layout.mirror(request["project"]))
     sync.lock(getattr(session, "note", None))
-    sync.look()
-    same = sync.intact and sync.recorded["digest"] == request["digest"]
-    if same:
-        sync.manifest = {"digest": request["digest"], "files": sync.recorded["files"]}
-    return {"same": same, "rsync": _which("rsync"), "tree": sync.tree}
+    return {"same": sync.holds(request["digest"]), "rsync": _which("rsync"), "tree": sync.tree}
 
 
 def diff(session, request):
@@ -52,7 +51,7 @@ def diff(session, request):
 
     received = b"".join(session.receive_data())
     sync = current(session)
-    if sync.manifest is not None:
+    if sync.manifest is not None or not sync.recorded:
         sync.look()  # a way of sending that failed may have written some files
     sync.manifest = check_manifest(lean.loads(zlib.decompress(received).decode()))
     need = sync.compare()
@@ -186,13 +185,36 @@ class Sync:
     def close(self):
         os.close(self._lock)
 
-    def look(self):
-        """Read the manifest and walk the tree; `intact` says that every file is as the manifest left it."""
-        self.found, self._dirs = walk(self.root)
+    def holds(self, digest):
+        """True when the tree is whole and every file of it as the manifest of this snapshot left it."""
+        import marshal
+
+        scanned, agreed = scan(self.root), os.path.join(self.mirror, "manifest.scan")
+        try:
+            manifest = stamp_of(os.stat(os.path.join(self.mirror, "manifest.json")))
+        except FileNotFoundError:
+            manifest = None
+        # Version 2: the same values have the same bytes, whoever else refers to them.
+        now = marshal.dumps([digest, manifest, scanned], 2)
+        if manifest is not None and _content(agreed) == now:
+            return True
+        self.look(scanned)
+        same = self.intact and self.recorded["digest"] == digest
+        if same:
+            _keep(agreed, now)
+        return same
+
+    def look(self, scanned=None):
+        """Read the manifest and the tree (or a scan of it); `intact` says that every file is as the manifest left it."""
+        self.found, self._dirs = arranged(scanned or scan(self.root))
         whole = self._load("manifest.json")
         self.recorded = whole or self._load("manifest.old") or {"digest": "", "files": {}, "stamps": {}, "dirs": []}
         self.intact = (whole is not None and self.found == self.recorded["stamps"]
                        and self._dirs == set(self.recorded["dirs"]))
+
+    def entries(self):
+        """The files of the snapshot, as it was sent or as it is here."""
+        return (self.manifest or self._load("manifest.json"))["files"]
 
     def _load(self, name):
         try:
@@ -356,25 +378,22 @@ def _inflated(frames):
         yield rest
 
 
-def walk(root):
-    """({path: stamp} of everything below bytes ``root`` that is no directory, {paths of directories}); follows no link."""
-    found, dirs, todo = {}, set(), [(root, "")]
-    while todo:
-        directory, prefix = todo.pop()
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                path = prefix + entry.name.decode("utf-8", "surrogateescape")
-                if entry.is_dir(follow_symlinks=False):
-                    dirs.add(path)
-                    todo.append((entry.path, path + "/"))
-                else:
-                    found[path] = stamp_of(entry.stat(follow_symlinks=False))
-    return found, dirs
+def _content(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
-def stamp_of(status):
-    """What must not change behind our back.  ctime tells of a write even when the old mtime was put back."""
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode]
+def _keep(path, content):
+    """Write a file that may as well be missing."""
+    try:
+        with open(path + ".tmp", "wb") as file:
+            file.write(content)
+        os.replace(path + ".tmp", path)
+    except OSError:
+        pass
 
 
 def directories(files):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.agent import mirror
 from launcher.code import snapshot
 from launcher.errors import LauncherError, LinkLost, NodeUnusable
 from launcher.sync import Shipment, SyncReport, sync
@@ -135,6 +136,7 @@ def test_holes_stay_holes_on_the_node(bench: Bench) -> None:
 @pytest.mark.parametrize("damage", ["edit", "same time", "remove", "add", "directory"])
 def test_a_damaged_mirror_is_mended(bench: Bench, damage: str) -> None:
     """Whatever somebody did to the mirror, even with size and time put back, the job gets the code that was submitted."""
+    bench.send()
     bench.send()
     victim = bench.mirror() / "tree" / "train.py"
     before = victim.stat()
@@ -348,3 +350,25 @@ def test_a_cp_without_reflink_is_made_up_for(bench: Bench, tmp_path: Path, monke
     bench.send()
     monkeypatch.setattr("launcher.agent.mirror._which", lambda name, **more: None)
     bench.send()
+
+
+def test_what_was_found_right_once_is_told_without_its_manifest(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five thousand files' entries take longer to read than to look after; whatever differs has them read again."""
+    load, read = mirror.Sync._load, []
+    monkeypatch.setattr(mirror.Sync, "_load", lambda held, name: (read.append(name), load(held, name))[1])
+
+    def loads() -> list[str]:
+        read.clear()
+        bench.send()
+        return read[:1]
+
+    assert loads() == loads() == ["manifest.json"]
+    assert loads() == loads() == []
+    (bench.mirror() / "manifest.json").touch()
+    assert (loads(), loads()) == (["manifest.json"], [])
+    (bench.mirror() / "manifest.scan").write_bytes(b"of another version")
+    assert (loads(), loads()) == (["manifest.json"], [])
+    (bench.mirror() / "tree" / "train.py").write_text("somebody else's")
+    assert loads() == ["manifest.json"]
+    (bench.mirror() / "manifest.json").unlink()
+    assert loads() == ["manifest.json"]

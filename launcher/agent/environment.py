@@ -175,6 +175,8 @@ def _apptainer(session, kind, name, programs):
     program = facts.which("apptainer") or facts.which("singularity")
     if program is None:
         raise ValueError("there is neither apptainer nor singularity there")
+    if set(":,") & set(session.layout.job(session.job)):
+        raise ValueError("%s cannot be given %s, for the : or , in it" % (program, session.layout.job(session.job)))
     if name.startswith(("/", "~")):
         image = os.path.abspath(os.path.expanduser(name))
         if not os.path.exists(image):

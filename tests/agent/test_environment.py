@@ -203,6 +203,16 @@ def test_apptainer_keeps_an_image_that_it_has_pulled(node: Node, home: Path) -> 
     assert refused(node, "apptainer:///nowhere.sif") == "there is no image /nowhere.sif there"
 
 
+def test_apptainer_is_given_no_path_that_it_would_take_apart(tmp_path: Path, home: Path) -> None:
+    """In --bind a colon ends a path, a comma the whole of it."""
+    program(home / "bin" / "apptainer", "exit 0")
+    for letter in ":,":
+        node = Node(tmp_path / f"a{letter}b")
+        said = refused(node, "apptainer:///x.sif")
+        node.close()
+        assert said == f"{home}/bin/apptainer cannot be given {node.job}, for the : or , in it"
+
+
 def test_links_in_data_are_followed_for_a_container(node: Node, tmp_path: Path) -> None:
     """It is given where the data is, and the folders that links lead to."""
     (tmp_path / "store").mkdir()

@@ -191,7 +191,7 @@ class Carrier:
         order: dict[str, Any] = {"uri": cargo.source, "single": cargo.single is not None, "files": dict(cargo.sizes)}
         told = peer.ask("inputs_fetch", python=python, digest=cargo.digest, **order)
         if told.get("fetched") is not True:
-            why = str(told.get("why", ""))[:300]
+            why = uris.hidden(str(told.get("why", ""))[:1000])[:300]
             self._once(f"input {self._channel}: {peer.host.name} cannot fetch it itself ({why}); it is fetched here and sent")
         return told.get("fetched") is True
 

@@ -292,7 +292,7 @@ def _refused(error: BaseException | None) -> bool:
 
 def _translated(error: Exception, uri: str) -> StorageFailed:
     """What went wrong, in the words of whoever knows the store, and what helps."""
-    words = (str(error) or type(error).__name__).strip().splitlines()[-1]
+    words = uris.hidden((str(error) or type(error).__name__).strip().splitlines()[-1])
     step = "try again once it answers"
     if isinstance(error, FileNotFoundError) or "NoSuchBucket" in words:
         words, step = f"there is no such thing: {words}", "check the URI"

@@ -16,6 +16,7 @@ _LOCAL = ("file", "local")
 OBJECT_STORES = ("s3", "s3a", "oss", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory")
 """protocols whose files appear whole or not at all; elsewhere a file is written under another name and renamed"""
 READ_ONLY = ("http", "https", "data", "zip", "tar", "git", "github")
+_IN_WORDS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 _END, _BETWEEN = re.compile(r"[?#;]"), re.compile(r"[?#;&]")
 _SECRET = re.compile(r"token|secret|passw|credential|signature|access.?key|api.?key|\A(?:sig|key|auth)\Z", re.IGNORECASE)
 _MASK = "****"
@@ -98,6 +99,11 @@ def _user_of(rest: str) -> str:
 def masked(uri: str) -> str:
     """The URI without what must not be shown."""
     return "::".join(_masked(piece) for piece in uri.split("::"))
+
+
+def hidden(text: str) -> str:
+    """What somebody else said, with every URI in it masked: a server may have led on to one that lets anybody in."""
+    return _IN_WORDS.sub(lambda found: masked(found[0]), text)
 
 
 def _masked(piece: str) -> str:

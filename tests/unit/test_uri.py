@@ -51,3 +51,9 @@ def test_a_secret_in_a_uri_is_refused_and_masked(text: str) -> None:
 def test_what_is_no_secret_stays_as_it_is(text: str) -> None:
     """A port, an @ in a path, a version."""
     assert uri.secret_in(text) is None and uri.masked(text) == text
+
+
+def test_what_others_say_is_told_without_the_secrets_of_its_uris() -> None:
+    """A server that leads on to a signed address, an endpoint with a password."""
+    said = "403, url='https://h/x?X-Amz-Signature=zz', not http://u:zz@h:1/b nor s3://bucket/a: no"
+    assert uri.hidden(said) == "403, url='https://h/x?****', not http://****@h:1/b nor s3://bucket/a: no"

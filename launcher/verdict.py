@@ -41,7 +41,8 @@ def verdict(view: View, max_run_time: float | None = None, requeue: bool = False
         return _made_way(view, way, requeue)
     if view.failure is not None:
         told = view.failure.get("exit_code")
-        code = 69 if told is None else int(told) or 70
+        # A failure that a node tells with 0, or 256, which the shell would take for 0, is none the less one.
+        code = 69 if told is None else int(told) if 0 < int(told) < 256 else 70
         return Verdict(Status.FAILED, _reason(view, view.failure), str(view.failure["message"]), code)
     if view.collect_error is not None:
         return Verdict(Status.FAILED, "CollectFailed", view.collect_error, 69)

@@ -411,6 +411,8 @@ ENDINGS: list[Ending] = [
     ("a good end while it was asked what the TERM means", [*WELL, revoked(69.9), DIAGNOSED_WELL, COLLECTED],
      Status.TERMINATED, "Cancelled", 130),
     ("cancelled after it had failed", [*BADLY, failure(3), cancel(), COLLECTED], Status.FAILED, "CommandFailed", 3),
+    ("an exit code that a shell would take for 0", [*BADLY, failure(256), COLLECTED], Status.FAILED, "CommandFailed", 70),
+    ("an exit code of nobody's", [*BADLY, failure(-1), COLLECTED], Status.FAILED, "CommandFailed", 70),
     (
         "too long",
         [*RUNNING, stopping("max_run_time"), *ended(0, 143), *ended(1, 143), failure(), COLLECTED],

@@ -60,6 +60,8 @@ _CHECKS: dict[str, Check] = {
     "backend": arguments.backend,
 }
 """what each argument may be; None, where nobody says anything, is no value"""
+ARGUMENTS = (*_CHECKS, *CLOUD_ONLY)
+"""all that the constructor takes"""
 _OF_A_FIT: dict[str, Check] = {
     "inputs": arguments.named,
     "job_name": arguments.name,

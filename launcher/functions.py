@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import api, arguments, callee, returns, training_job
 from launcher.arguments import Check
 from launcher.errors import RemoteError, UnexpectedStatusException, ValueRefused, WrongArguments
-from launcher.estimator import Estimator, request_of
+from launcher.estimator import ARGUMENTS, Estimator, request_of
 from launcher.manifest import MANIFEST, parse
 from launcher.model import Command, Failure
 
@@ -89,9 +89,11 @@ def _estimator(options: Mapping[str, Any], fn: Any, *said: Any) -> Estimator:
     problems = [f"fn: {odd}"] if odd else []
     problems += [*arguments.problems(_CHECKS, given), *(f"{name}: {why}" for name, why in _TAKEN.items() if name in options)]
     name = re.sub(r"\W+", "-", getattr(fn, "__name__", type(fn).__name__), flags=re.ASCII).strip("-_")[:40] or "function"
+    known = [*_CHECKS, *(key for key in ARGUMENTS if key not in _TAKEN)]
+    problems += [f"{key}: unknown argument{arguments.meant(key, known)}" for key in options if key not in (*known, *_TAKEN)]
     made = Estimator()
     try:
-        made = Estimator(**{"base_job_name": name, **{key: value for key, value in options.items() if key not in _TAKEN}})
+        made = Estimator(**{"base_job_name": name, **{key: value for key, value in options.items() if key in known}})
     except WrongArguments as error:
         problems += error.problems
     problems = problems or _odd_call(fn, given["args"] or (), given["kwargs"] or {})

@@ -191,6 +191,7 @@ def generator() -> Iterator[int]:
         (print, {"kwargs": {3: 1}}, ["kwargs: 3 is no name"]),
         (print, {"max_return_bytes": "1"}, ["max_return_bytes: '1': a whole number"]),
         (print, {"show_logs": "no"}, ["show_logs: 'no': True or False is wanted"]),
+        (print, {"kwarg": {}, "lables": {}}, ["kwarg: unknown argument (did you mean kwargs?)", "lables: unknown argument (did"]),
         (print, {"instance_count": 2}, ["instance_count: `nodes` says how many"]),
         (remote_functions.fails, {"args": (1,)}, ["args, kwargs: missing a required argument: 'kind', and the function takes ("]),
         (print, {"nodes": 0, "nproc_per_node": "x", "labels": 3}, ["nodes: 0: ", "nproc_per_node: 'x': ", "labels: a dict is "]),

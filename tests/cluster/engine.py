@@ -72,6 +72,23 @@ def docker(*argv: str) -> str:
     return run([client(), *argv])
 
 
+def pause(container: str) -> None:
+    """Freeze every process of a container.
+
+    One that forks in that very moment may keep its cgroup (version 1) from freezing.  runc then lets go of all of them, says
+    `unable to freeze`, and is to be asked again.
+    """
+    for _ in range(20):
+        try:
+            docker("pause", container)
+            return
+        except ClusterError as error:
+            if "unable to freeze" not in str(error):
+                raise
+            refused = error
+    raise refused
+
+
 def have_engine() -> bool:
     """True when a docker client is here and an engine answers it."""
     return any(_answers(client) for client in _clients())

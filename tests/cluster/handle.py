@@ -45,7 +45,7 @@ class Cluster:
         return done
 
     def docker(self, verb: str, service: str, *options: str) -> None:
-        """Any other verb of the engine on a container: start, stop, kill, pause, unpause, restart."""
+        """Any other verb of the engine on a container: start, stop, kill, unpause, restart."""
         engine.docker(verb, *options, self._running.container(service))
 
     def kill(self, service: str) -> None:
@@ -63,7 +63,7 @@ class Cluster:
 
     def pause(self, service: str) -> None:
         """Freeze every process of a container; its peers hear nothing more."""
-        self.docker("pause", service)
+        engine.pause(self._running.container(service))
 
     def unpause(self, service: str) -> None:
         """Let a paused container go on."""

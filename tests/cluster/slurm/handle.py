@@ -114,7 +114,7 @@ class SlurmCluster:
     def pause(self, where: str) -> None:
         """Freeze every process of a machine; its peers hear nothing more."""
         self.whole = False
-        engine.docker("pause", self._container(where))
+        engine.pause(self._container(where))
 
     def unpause(self, where: str) -> None:
         """Let a paused machine go on."""

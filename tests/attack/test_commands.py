@@ -155,8 +155,9 @@ def test_more_logs_than_files_may_be_open_arrive(local: Desk) -> None:
     logs = "$PET_LOG_DIR/none_x/attempt_$i/0"
     begin = f"for i in $(seq 0 299); do mkdir -p {logs}; echo $i > {logs}/stdout.log; done"
     command = f"{begin}; sleep 0.5; i=0; echo more >> {logs}/stdout.log"
-    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))  # noqa: E731 - as short as it is
-    local.submit("--command", command, preexec_fn=few)
+    process = local.start("--command", command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
     arrived = local.folder() / "logs" / "node-0" / "ranks" / "attempt_0"
     assert {path.name: (path / "0" / "stdout.log").read_text() for path in arrived.iterdir()} == {
         "restart_0": "0\nmore\n", **{f"restart_{number}": f"{number}\n" for number in range(1, 300)}

@@ -213,6 +213,9 @@ class Estimator:
         """The job of the last fit, or the one that was attached to."""
         return self._jobs[-1] if self._jobs else None
 
+    training_job = latest_job
+    """the same by the class's name"""
+
     def model_data(self) -> str:
         """Where the latest job's model is: a path, or a URI below ``output_path``.
 

@@ -307,6 +307,7 @@ def test_what_an_estimator_is_given_arrives_at_the_command(office: Desk, tmp_pat
     assert (tmp_path / "kept" / job.training_job_id / "extra" / "copy").read_text() == "seen"
     assert job.describe()["labels"] == {"team": "x"}
     assert [(one["name"], one["value"]) for one in job.metrics] == [("loss", 0.5)]
+    assert said.training_job is said.latest_job and said.training_job.metrics == job.metrics
 
 
 def test_checkpoints_that_are_kept_elsewhere(office: Desk, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -1,8 +1,8 @@
 # `make demo` and `make test` each do everything: on a bare Debian with git, make and python3 they need nothing before them.
 
 PYTHON ?= python3
-# compat: a path in site-packages. The import hook that an editable install has otherwise costs every Python start 25 ms.
 PIP = .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
+# compat: a path in site-packages. The import hook that an editable install has otherwise costs every Python start 25 ms.
 PIP_INSTALL = $(PIP) --config-settings editable_mode=compat --no-compile
 # Not by pip, which would do it for 180 MB of sources, of which a tenth is ever loaded: the rest is compiled when it is.
 # What torch loads is compiled here: containers have .venv read-only, and processes that load it at the same time each would.

@@ -66,8 +66,10 @@ def _server() -> tuple[socket.socket, dict[str, str]]:
     """A connection to the process that has loaded the command line, whose end it sees; and what that has read of variables."""
     ours, its = socket.socketpair()
     nothing = subprocess.DEVNULL
+    # It belongs to no test: what is left of one is found, and ended, by the LAUNCHER_HOME of its environment.
+    nobodys = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHER_")}
     subprocess.Popen(
-        [sys.executable, __file__, str(its.fileno())],
+        [sys.executable, __file__, str(its.fileno())], env=nobodys,
         pass_fds=[its.fileno()], stdin=nothing, stdout=nothing, cwd=ROOT, start_new_session=True,
     )  # fmt: skip
     its.close()

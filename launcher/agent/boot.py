@@ -34,6 +34,10 @@ def boot():
         seldom["become"](order["words"])
     base = os.path.join(os.path.abspath(os.path.expanduser(order["workdir"])), "node", "agents", order["agent"])
     order["archive"], compiled = base + ".pyz", "%s.%s" % (base, sys.implementation.cache_tag)
+    folder, me = os.path.dirname(base), os.geteuid()
+    # What lies there is executed. 65534: what root writes on a file system of another machine may be nobody's.
+    if os.path.lexists(folder) and os.lstat(folder).st_uid not in ((0, 65534) if me == 0 else (0, me)):
+        raise PermissionError(1, "it belongs to another user", folder)
     here = os.path.exists(order["archive"])
     writer.write(b"+" if here else b"-")
     writer.flush()

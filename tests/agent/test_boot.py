@@ -215,6 +215,19 @@ def test_a_directory_that_cannot_be_made_is_named(node: Node) -> None:
     assert str(node.folder / "work") in str(complaint(node))
 
 
+def test_a_place_of_somebody_elses_is_not_used(node: Node) -> None:
+    """Whoever can write there could give us a program to run: below a directory that all may write into, anybody can be first."""
+    for mine, owner, refused in ((1000, 1001, True), (0, 1001, True), (1000, 0, False), (0, 65534, False), (1000, 1000, False)):
+        pretended = f"import os; os.geteuid = lambda: {mine}; os.lstat = lambda path: type('', (), dict(st_uid={owner})); "
+        pretended += "exec(next(line for line in sys.stdin.buffer if len(line)>1))"
+        wrapped(node, f'exec "{sys.executable}" -ISuc "import sys; {pretended}"')
+        if refused:
+            error = complaint(node)
+            assert "it belongs to another user" in str(error) and "agents" in str(error) and "`workdir:`" in error.next_step
+        else:
+            node.connect()
+
+
 def test_a_second_program_has_a_clean_stream(node: Node) -> None:
     """`open` skips the same noise, and the program has the whole channel to itself."""
     wrapped(node, f'echo Welcome; exec "{node.host.python}" "$@"')

@@ -3,6 +3,7 @@
 The standard library writes the source of up to six methods for each class, and compiles it whenever a process starts: 1 to 2 ms a
 class, with the fifty that a coordinator loads a sixth of its whole start.  Here a class gets its fields from the standard library
 (`dataclasses.fields`, `replace` and `asdict` work) and its methods from below.  Type checkers see the original.
+See docs/adr/0016-starts.md.
 """
 
 from __future__ import annotations

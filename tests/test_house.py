@@ -237,6 +237,13 @@ def test_files_and_functions_fit_on_a_screen_or_few(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_dataclasses_are_those_that_load_at_once(path: Path) -> None:
+    """`launcher.record` says what the standard library's cost each process."""
+    froms = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom) and node.module == "dataclasses"]
+    assert path.name == "record.py" or "dataclass" not in {alias.name for node in froms for alias in node.names}
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_what_is_public_explains_itself(path: Path) -> None:
     """Modules, and on this side every public class, function and method that is more than a property of one line."""
     tree = tree_of(path)

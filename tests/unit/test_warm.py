@@ -14,6 +14,7 @@ import pytest
 from launcher.planning import Request, draft
 from launcher.store import Store
 from tests import warm
+from tests.jobs.desk import Desk
 
 JOB = re.compile(r"-\d{8}-\d{6}-[a-z]{4}")
 
@@ -58,3 +59,12 @@ def test_what_python_reads_at_its_start_needs_a_cold_one(env: dict[str, str]) ->
     """Such as where it would look for modules first."""
     done = warm.launcher(["list"], env={**env, "PYTHONVERBOSE": "1"})
     assert "import 'launcher.cli'" in done.stderr
+
+
+def test_the_end_of_a_test_does_not_end_it(env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even that of the test that has started it, whose home was in the environment."""
+    monkeypatch.setenv("LAUNCHER_HOME", env["LAUNCHER_HOME"])
+    warm._server.cache_clear()
+    assert warm.launcher(["list"], env=env).returncode == 0
+    Desk(tmp_path / "home").end_everything()
+    assert warm.launcher(["list"], env=env).returncode == 0

@@ -94,7 +94,9 @@ class Step:
         self._environ = os.environ if environ is None else environ
         self._where = f"Slurm job {order.job}"
         self._secret = os.urandom(32).hex()
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._changes: dict[str, threading.Condition] = {}
+        """by node: whoever waits for one node's task is not woken for all the others'"""
         self._tasks: dict[str, Task] = {}
         """by node"""
         self._numbers: dict[int, Task] = {}
@@ -115,15 +117,15 @@ class Step:
 
         Raises NodeGone, the very same for every host where the step as a whole is the trouble.
         """
-        with self._changed:
+        with self._lock:
             if self._thread is None and self._failure is None:
                 try:
                     self._start()
                 except NodeError as failed:
                     self._failure = failed
-            end = time.monotonic() + ARRIVAL
+            end, changed = time.monotonic() + ARRIVAL, self._changes_of(host.name)
             while (task := self._tasks.get(host.name)) is None and self._failure is None:
-                if not self._changed.wait(end - time.monotonic()):
+                if not changed.wait(end - time.monotonic()):
                     step = "look at slurmd's log there, and at what a prolog does"
                     what = f"its task did not show up within {ARRIVAL:g} s"
                     raise NodeGone(what, where=host.name, lines=self._lines_of(host.name), next_step=step)
@@ -134,7 +136,7 @@ class Step:
 
     def close(self, polite: bool = True) -> None:
         """End the step, and return when it is gone: with a good-bye, or by hanging up, which ends everything at once."""
-        with self._changed:
+        with self._lock:
             thread, process, self._leaving = self._thread, self._process, True
             if thread is None or process is None:
                 return
@@ -196,13 +198,13 @@ class Step:
         """The thread: until srun has closed its output, and with it all of its words are read."""
         try:
             while self._streams:
-                with self._changed:
+                with self._lock:
                     wanted = self._wanted()
                 poll = select.poll()
                 for fd, events in wanted.items():
                     poll.register(fd, events)
                 ready = poll.poll(1000 if self._callers else None)
-                with self._changed:
+                with self._lock:
                     for fd, what in ready:
                         self._attend(fd, what)
                     self._drop_slow_callers()
@@ -262,8 +264,9 @@ class Step:
             line.task = self._welcome(int(number), name, functools.partial(self._send, line.box))
             self._tell(line.task, rest)
         elif kind == "channel" and int(number) in self._numbers:
-            self._numbers[int(number)].arrived[int(name)] = (caller.sock, rest)
-            self._changed.notify_all()
+            task = self._numbers[int(number)]
+            task.arrived[int(name)] = (caller.sock, rest)
+            task.changed.notify_all()
         else:
             caller.sock.close()
 
@@ -294,23 +297,26 @@ class Step:
         line.sock.close()
 
     def _welcome(self, number: int, node: str, post: Callable[[bytes], None]) -> Task:
-        task = self._tasks[node] = self._numbers[number] = Task(number, node, self._changed, post)
+        task = self._tasks[node] = self._numbers[number] = Task(number, node, self._changes_of(node), post)
         if self._leaving:
             task.say("bye")
-        self._changed.notify_all()
+        task.changed.notify_all()
         return task
+
+    def _changes_of(self, node: str) -> threading.Condition:
+        return self._changes.setdefault(node, threading.Condition(self._lock))
 
     def _tell(self, task: Task, piece: bytes) -> None:
         for sentence in task.sentences.feed(piece):
             signal = task.heard(sentence)
             if signal is not None:
                 self._heard(task.node, signal)
-        self._changed.notify_all()
+        task.changed.notify_all()
 
     def _lose(self, task: Task, what: str) -> None:
         if task.gone is None:
             task.gone = NodeGone(what, where=task.node, lines=self._lines_of(task.node))
-        self._changed.notify_all()
+        task.changed.notify_all()
 
     def _hear_stdout(self, piece: bytes) -> None:
         """Lines of the tasks that could not call; whatever else is printed there is passed over."""
@@ -392,7 +398,7 @@ class Step:
         failure = NodeGone("the step was ended", where=self._where)
         if not self._leaving:
             failure = srun.failure(self._order, status, self._lines_of(None))
-        with self._changed:
+        with self._lock:
             self._failure = failure
             for line in list(self._lines.values()):
                 self._drop(line)
@@ -409,7 +415,8 @@ class Step:
             for fd in (self._woken, self._waker):
                 os.close(fd)
             self._waker = -1
-            self._changed.notify_all()
+            for changed in self._changes.values():
+                changed.notify_all()
 
     def _lines_of(self, node: str | None) -> list[str]:
         """The last lines of srun's stderr, of a node those that name it (all, where none does)."""

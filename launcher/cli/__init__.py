@@ -77,7 +77,8 @@ def main() -> NoReturn:
     guard_streams()
     try:
         code = _run(sys.argv[1:])
-        sys.stdout.flush()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
     except OutputLost as lost:
         code = lost.exit_code
         if not lost.unread:

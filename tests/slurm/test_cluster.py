@@ -140,7 +140,8 @@ def test_what_a_job_leaves_is_seen_and_removed(slurm: SlurmCluster, how: str) ->
     assert slurm.all_leftovers() == {}
     job_id = "j1" if how == "with the job's id" else None
     environment = {"LAUNCHER_JOB_ID": job_id} if job_id else {}
-    begun = "until grep -q ^sleep /proc/$!/cmdline; do sleep 0.05; done"
+    # grep takes a NUL for the end of a line, and would find the words of setsid itself.
+    begun = """until [ "$(tr '\\0' ' ' < /proc/$!/cmdline)" = 'sleep 300 ' ]; do sleep 0.05; done"""
     slurm.run("m1", f"setsid sleep 300 >/dev/null 2>&1 & {begun}", env=environment)
     ((machine, (left,)),) = slurm.all_leftovers().items()
     assert (machine, left.uid, left.argv, left.job_id) == ("m1", 1000, ("sleep", "300"), job_id)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -204,30 +207,30 @@ def test_a_second_wait_goes_on_where_the_first_stopped(office: Desk, capfd: pyte
     job = Estimator(command="echo one; while ! test -e go; do sleep 0.05; done; echo two").fit(wait=False)
     code = Path(office.happened("reached")["nodes"][0]["job_dir"]) / "code"
     eventually(lambda: b"one" in office.log(0) if (office.folder() / "logs/node-0/stdout.log").exists() else False, "it runs")
-    interrupt_after(job.wait, "[0] one", capfd)
+    interrupt_after(job.wait, "[0] one")
     (code / "go").touch()
     job.wait()
     assert capfd.readouterr().out == "[0] two\n"
 
 
-def interrupt_after(act: Callable[[], Any], text: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Ctrl-C once the text is shown."""
-    seen = io.StringIO()
+def interrupt_after(act: Callable[[], Any], text: str) -> None:
+    """Ctrl-C once the text is shown.
+
+    Shown in a file, which is read without touching it: pytest's own capture is emptied by a look, and what is written in that
+    moment is lost.
+    """
 
     def press() -> None:
-        def shown() -> bool:
-            seen.write(capfd.readouterr().out)
-            return text in seen.getvalue()
-
-        eventually(shown, text)
+        eventually(lambda: text.encode() in os.pread(screen.fileno(), 1 << 20, 0), text)
         signal.pthread_kill(main.ident or 0, signal.SIGINT)
 
     main = threading.main_thread()
     finger = threading.Thread(target=press)
-    finger.start()
-    with pytest.raises(KeyboardInterrupt):
-        act()
-    finger.join()
+    with tempfile.TemporaryFile("w", encoding="utf-8") as screen, contextlib.redirect_stdout(screen):
+        finger.start()
+        with pytest.raises(KeyboardInterrupt):
+            act()
+        finger.join()
 
 
 def test_inside_a_running_event_loop_and_in_a_thread(office: Desk) -> None:

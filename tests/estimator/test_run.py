@@ -215,7 +215,7 @@ def test_a_function_may_have_any_name(office: Desk) -> None:
         function = type(lambda: 1)((lambda: 1).__code__, {}, name)
         function.__name__ = name
         assert launcher.run(function, show_logs=False) == [1]
-    assert {job.training_job_id.rpartition("-20")[0] for job in TrainingJob.list()} == {"function", "f" * 40}
+    assert {job.training_job_id.rsplit("-", 3)[0] for job in TrainingJob.list()} == {"function", "f" * 40}
 
 
 def test_an_exception_without_a_text_is_told_too(office: Desk) -> None:
@@ -239,7 +239,7 @@ def test_an_exit_status_is_the_jobs(office: Desk) -> None:
     assert TrainingJob.get("latest").describe()["exit_code"] == 3
 
 
-def test_ctrl_c_stops_the_job(office: Desk, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_stops_the_job(office: Desk) -> None:
     """Nobody is left who would take the values."""
 
     def waits() -> None:
@@ -248,7 +248,7 @@ def test_ctrl_c_stops_the_job(office: Desk, capfd: pytest.CaptureFixture[str]) -
         print("waiting")
         time.sleep(60)
 
-    interrupt_after(lambda: launcher.run(waits, settings={"grace": 2}), "[0] waiting", capfd)
+    interrupt_after(lambda: launcher.run(waits, settings={"grace": 2}), "[0] waiting")
     assert TrainingJob.get("latest").status == "Terminated"
 
 

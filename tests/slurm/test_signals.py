@@ -97,7 +97,7 @@ def test_a_time_limit_warns_with_the_signal_that_was_chosen_and_ends_the_job(des
     assert "the job's time limit was over" in told["reason_message"] and told["model_data"]
     (warning,) = [event for event in desk.events(job) if event["type"] == "warning"]
     assert (warning["signal"], warning["reason_code"]) == ("SIGUSR1", "Timeout")
-    assert "JobState=TIMEOUT" in desk.of_slurm(number)
+    eventually(lambda: "JobState=TIMEOUT" in desk.of_slurm(number), "Slurm's job is over")
 
 
 def test_the_job_of_a_salloc_ends_with_it(desk: Desk) -> None:

@@ -65,13 +65,7 @@ def job_type(value: Any) -> str | None:
 
 def name(value: Any) -> str | None:
     """The base of a job's id."""
-    if not isinstance(value, str):
-        return text(value)
-    try:
-        parse_name(value)
-    except ValueError as error:
-        return f"{value!r}: {error}"
-    return None
+    return _unread(value, parse_name) if isinstance(value, str) else text(value)
 
 
 def count(value: Any) -> str | None:
@@ -93,11 +87,7 @@ def count_or_auto(value: Any) -> str | None:
 def seconds(value: Any) -> str | None:
     """A time: seconds, or a text such as 2h."""
     if isinstance(value, str):
-        try:
-            parse_duration(value)
-        except ValueError as error:
-            return f"{value!r}: {error}"
-        return None
+        return _unread(value, parse_duration)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return None if number and value > 0 else f"{value!r}: seconds, more than 0"
 
@@ -134,10 +124,12 @@ def variables(value: Any) -> str | None:
 
 def size(value: Any) -> str | None:
     """Bytes, or a text such as 2GiB."""
-    if not isinstance(value, str):
-        return count(value)
+    return _unread(value, parse_size) if isinstance(value, str) else count(value)
+
+
+def _unread(value: str, parse: Callable[[str], Any]) -> str | None:
     try:
-        parse_size(value)
+        parse(value)
     except ValueError as error:
         return f"{value!r}: {error}"
     return None

@@ -22,8 +22,8 @@ class Told(dict[str, Any]):
         raise NodeUnusable(f"our program there answers without {key!r}", where=self.where)
 
 
-_READ = 4000
-"""characters of a sentence"""
+_READ, _SHOWN = 4000, 200
+"""characters of a sentence, and of an answer that is none"""
 Fits = Callable[[Any], bool]
 
 
@@ -125,7 +125,7 @@ def settled(reply: Mapping[str, Any], host: Host, op: str) -> Told:
     told, error = reply.get("ok"), reply.get("error")
     if isinstance(told, dict):
         if not _ANSWERS.get(op, _object())(told):
-            raise NodeUnusable(f"our program there gives no answer to {op}: {_shown(told)}", where=host.name)
+            raise NodeUnusable(f"our program there gives no answer to {op}: {_cut(json.dumps(told), _SHOWN)}", where=host.name)
         answer = Told(told)
         answer.where = host.name
         return answer
@@ -136,10 +136,8 @@ def settled(reply: Mapping[str, Any], host: Host, op: str) -> Told:
 
 def sentence(said: object) -> str:
     """What a node says to people, as much of it as anybody reads."""
-    text = str(said)
-    return text if len(text) <= _READ else f"{text[:_READ]}…"
+    return _cut(str(said), _READ)
 
 
-def _shown(told: Mapping[str, Any]) -> str:
-    text = json.dumps(told)
-    return text if len(text) < 200 else f"{text[:200]}…"
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length]}…"

@@ -11,10 +11,6 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from launcher.store import Folder
 
 
 def main() -> int:
@@ -26,9 +22,12 @@ def main() -> int:
     from launcher.store import Folder
 
     given = [word for word in sys.argv[1:] if word != "--ssh"]
-    folder = Folder(Path(given[0])) if given else _await_job()
-    if folder is None:
+    root = given[0] if given else _await_job()
+    if not root:
         return 0
+    folder = Folder(Path(root))
+    if not given:
+        _go_on_alone(folder.root, folder.coordinator_log)
     try:
         with Owner(folder) as owner:
             coordinator = Coordinator(folder, owner)
@@ -43,23 +42,21 @@ def main() -> int:
     return 0
 
 
-def _await_job() -> Folder | None:
-    """The job that submit gives us when it has planned it; None when there will be none."""
+def _await_job() -> str:
+    """The folder of the job that submit gives us when it has planned it; empty when there will be none."""
     if "--ssh" in sys.argv:
         threading.Thread(target=_load_ssh, daemon=True).start()
     if "SLURM_JOB_ID" in os.environ:
         import launcher.transports.step  # noqa: F401 - whoever needs it finds it loaded
-    root = os.fsdecode(sys.stdin.buffer.read())
-    if not root:
-        return None
-    from launcher.store import Folder
+    return os.fsdecode(sys.stdin.buffer.read())
 
-    folder = Folder(Path(root))
-    with open(os.devnull, "rb") as null, folder.coordinator_log.open("ab") as log:
+
+def _go_on_alone(root: Path, log_path: Path) -> None:
+    """Let go of the streams and the directory of whoever started us."""
+    with open(os.devnull, "rb") as null, log_path.open("ab") as log:
         for target, source in ((0, null), (1, log), (2, log)):
             os.dup2(source.fileno(), target)
     os.chdir(root)
-    return folder
 
 
 def _load_ssh() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from launcher.policy import MAX_PORT_RACES
+
 Event = dict[str, Any]
 
 COORDINATOR: Event = {"type": "coordinator", "pid": 1, "host": "here", "time": 1.0}
@@ -111,3 +113,9 @@ RUNNING = [*READY, STARTING, started(0), started(1), FOLLOWING]
 WELL = [*RUNNING, *ended(0), *ended(1)]
 BADLY = [*RUNNING, *ended(1, 3), stopping("failure"), *ended(0, 143)]
 ADOPTED = [*RUNNING, COORDINATOR]
+
+RACES = [
+    event
+    for n in range(1, MAX_PORT_RACES + 1)
+    for event in (PORT_RACE, {"type": "attempt", "time": 81.0, "attempt": n, "why": "port"})
+]

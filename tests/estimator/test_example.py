@@ -1,8 +1,4 @@
-"""PAI's example, word for word but for its imports: with no inventory, on real machines, in Slurm's queue, in a notebook.
-
-torchrun starts its training everywhere; that computes with torch in the queue and in the notebook.  tests/jobs/test_training.py
-trains over ssh, by the same command.
-"""
+"""PAI's example, word for word but for its imports: with no inventory, on real machines, in Slurm's queue, in a notebook."""
 
 from __future__ import annotations
 
@@ -29,23 +25,6 @@ from pathlib import Path
 model = torch.load(Path(est.model_data()) / "model.pt", weights_only=True)
 print("seen:" + json.dumps({"job": est.latest_job.training_job_id, "model": est.model_data(), "weights": sorted(model)}))
 """
-STAND_IN = """
-import argparse, os
-parser = argparse.ArgumentParser()
-parser.add_argument("--total_epochs", type=int, required=True)
-parser.add_argument("--save_every", type=int, required=True)
-options, rank = parser.parse_args(), os.environ["RANK"]
-print(f"epoch {options.total_epochs}/{options.total_epochs} on {rank} of {os.environ['WORLD_SIZE']}")
-open(os.path.join(os.environ["PAI_OUTPUT_MODEL"], "rank-" + rank), "w").close()
-"""
-"""in the place of the training: the same options, one file of each process in the model, no torch"""
-STAND_IN_TAIL = """
-import json
-import os
-model = est.model_data()
-print("seen:" + json.dumps({"job": est.latest_job.training_job_id, "model": model, "files": sorted(os.listdir(model))}))
-"""
-FILES = ["rank-0", "rank-1", "rank-2", "rank-3"]
 WEIGHTS = ["0.bias", "0.weight", "2.bias", "2.weight"]
 
 
@@ -71,12 +50,9 @@ def seen(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def run_here(office: Desk) -> subprocess.CompletedProcess[str]:
-    """The program, in an empty directory with the code that stands for the training."""
+    """The program, in an empty directory with the training code."""
     environment = {**office.environment, "PYTHONPATH": str(ROOT), "LAUNCHER_CONFIG": "none"}
-    Path("train_src").mkdir()
-    Path("train_src/train_multinode.py").write_text(STAND_IN)
-    Path("example.py").write_text(example() + STAND_IN_TAIL)
-    words = [sys.executable, "example.py"]
+    words = [sys.executable, script(Path.cwd())]
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=360, check=False)
 
 
@@ -95,11 +71,11 @@ def test_without_any_inventory(office: Desk) -> None:
     """Two simulated nodes, and two warnings that say what is ignored."""
     done = run_here(office)
     told = seen(done)
-    assert told["files"] == FILES and told["job"].startswith("pytorch-ddp-")
+    assert told["weights"] == WEIGHTS and told["job"].startswith("pytorch-ddp-")
     assert Path(told["model"]) == office.folder() / "output" / "model"
     assert done.stderr.count(f"no instance_type; '{LABEL}' is ignored") == 1
     assert done.stderr.count("no `images:`") == 1
-    assert "[1:3] epoch 10/10 on 3 of 4" in done.stdout.splitlines(), done.stdout
+    assert any(line.startswith("[0:0] epoch") for line in done.stdout.splitlines()), done.stdout
 
 
 @pytest.mark.torch
@@ -108,7 +84,7 @@ def test_on_real_machines_with_that_label(machines: Desk) -> None:
     """The first two of three become the nodes; nothing is ignored."""
     done = run_here(machines)
     told = seen(done)
-    assert told["files"] == FILES and "instance_type" not in done.stderr
+    assert told["weights"] == WEIGHTS and "instance_type" not in done.stderr
     assert [node["host"] for node in machines.json("status", told["job"])["nodes"]] == ["node1", "node2"]
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.slurm.handle import SlurmCluster
-from tests.slurm.desk import TRAINED
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "slurm").glob("*.sbatch"))
@@ -106,14 +105,12 @@ def batch(slurm: SlurmCluster, folder: Path, *words: str) -> subprocess.Complete
 
 @pytest.mark.torch
 def test_exec_torchrun(slurm: SlurmCluster, project: Path) -> None:
-    """A training on two nodes, by torchrun without a word of where it is; what meets there is torchrun itself."""
-    (project / "train_src/train_multinode.py").write_text(TRAINED)
+    """The example is trained on two nodes, by torchrun without a word of where it is."""
     done = batch(slurm, project, "--wait", "--nodelist=m1,m2", "slurm/exec-torchrun.sbatch")
     log = (project / "out.log").read_text()
     assert done.returncode == 0, log
-    said = {line.strip() for line in log.splitlines()}
-    assert said >= {f"{rank}: {rank} of 2 --total_epochs 10 --save_every 5" for rank in (0, 1)}, log
-    assert {path.name for path in (project / "output" / done.stdout.strip() / "model").iterdir()} == {"rank-0", "rank-1"}
+    assert "0: epoch 10/10" in log
+    assert (project / "output" / done.stdout.strip() / "model/model.pt").is_file()
 
 
 @pytest.mark.torch
@@ -139,10 +136,8 @@ def test_requeue_gives_up(slurm: SlurmCluster, project: Path) -> None:
 @pytest.mark.torch
 def test_submit_in_allocation(slurm: SlurmCluster, project: Path) -> None:
     """All of the launcher in a batch job: the model is collected into the job folder, and the script ends as the job did."""
-    (project / "train_src/train_multinode.py").write_text(TRAINED)
     done = batch(slurm, project, "--wait", "--nodelist=m1,m2", "slurm/submit-in-allocation.sbatch")
     log = (project / "out.log").read_text()
     assert done.returncode == 0, log
     model = Path(log.splitlines()[-1])
-    assert {path.name for path in model.iterdir()} == {"rank-0", "rank-1"} and model.is_relative_to(slurm.shared / "home/jobs")
-    assert "[1:1] 1 of 2 --total_epochs 10 --save_every 5" in log.splitlines()
+    assert (model / "model.pt").is_file() and model.is_relative_to(slurm.shared / "home/jobs")

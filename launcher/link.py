@@ -100,6 +100,7 @@ class Link:
         """set when there is something to come back for, or nothing any more"""
         self._closing = threading.Event()
         self._sending = threading.Lock()
+        self._dropping = threading.Lock()
         self._last_sent = time.monotonic()
         self._reader: threading.Thread | None = None
 
@@ -383,12 +384,14 @@ class Link:
         return False
 
     def _drop(self, error: NodeError | None = None) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
-        if self.transport is not None:
-            self.transport.close()
-            self.transport = None
+        """Let go of the connection: the reader does it when the session ends, and whoever closes the link, maybe at once."""
+        with self._dropping:
+            channel, self._channel = self._channel, None
+            if channel is not None:
+                channel.close()
+            transport, self.transport = self.transport, None
+            if transport is not None:
+                transport.close()
         for replies in list(self._replies.values()):
             replies.put(error or LinkLost("the connection was closed", where=self.host.name))
 

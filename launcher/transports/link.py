@@ -5,6 +5,7 @@ Whatever paramiko raises on the way is translated here, once, into the tree of `
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ WINDOW = 4 << 20
 """bytes the far side may send before we have read them: 80 MB/s at 50 ms; larger ones were not faster nearby"""
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 """fastest first: GCM needs no separate MAC"""
+BROKEN = (OSError, EOFError, SSHException)
+"""what paramiko raises when a connection, or the one below it, is gone"""
 IDLE = 1.0
 """seconds between two looks of an idle connection's thread at whether it was closed; closing wakes it anyway"""
 
@@ -50,18 +53,19 @@ class Wire(paramiko.Transport):
 
     def run(self) -> None:
         """The reading thread; its last act closes the socket, which a channel through a jump host that is gone refuses."""
-        try:
+        with contextlib.suppress(*BROKEN):
             super().run()
-        except (OSError, EOFError, SSHException):
-            pass
+
+    def close(self) -> None:
+        """End it; a jump host that is gone takes no good-bye from the channel that leads through it, and needs none."""
+        with contextlib.suppress(*BROKEN):
+            super().close()
 
     def stop_thread(self) -> None:
         """Wake the reading thread instead of waiting for its next look (also at the interpreter's exit)."""
         self.active = False
-        try:
+        with contextlib.suppress(*BROKEN):  # gone already
             self.sock.shutdown(socket.SHUT_RDWR)
-        except (OSError, EOFError, SSHException):
-            pass  # gone already
         super().stop_thread()
 
     def ask_for(self, algorithms: Sequence[str]) -> None:
@@ -129,7 +133,8 @@ def log_in(machine: SshSettings, gateway: fabric.Connection | None, deadline: De
     except BaseException as error:
         if connection is not None:
             connection.client.close()
-        sock.close()
+        with contextlib.suppress(*BROKEN):
+            sock.close()
         if isinstance(error, (SSHException, EOFError, OSError, ValueError)):
             raise translated(error, machine, deadline, last_words()) from None
         raise

@@ -95,18 +95,22 @@ class SshTransport:
         return SshChannel(channel, transport, self._settings)
 
     def close(self) -> None:
-        """End the connection, and those to jump hosts that nobody else needs; whoever waits on a channel gets LinkLost."""
-        if self._gateway is None:
-            self._connection.client.close()
-            return
-        # A jump host that is stuck takes no good-bye; others may still go through it, so it is not closed before.
-        with contextlib.suppress(TimeoutError):
-            within(GOODBYE, self._connection.client.close)
-        self._leave()
+        """End the connection, and those to jump hosts that nobody else needs; whoever waits on a channel gets LinkLost.
+
+        Of several threads that close it one does it, and the others return when it is done: a jump host that one of them
+        let go of already would be closed under the good-bye of the other.
+        """
+        with self._closing:
+            if self._gateway is None:
+                self._connection.client.close()
+                return
+            # A jump host that is stuck takes no good-bye; others may still go through it, so it is not closed before.
+            with contextlib.suppress(TimeoutError):
+                within(GOODBYE, self._connection.client.close)
+            self._leave()
 
     def _leave(self) -> None:
-        with self._closing:
-            gateway, self._gateway = self._gateway, None
+        gateway, self._gateway = self._gateway, None
         if gateway is not None:
             self._gateways.leave(gateway)
 

@@ -46,7 +46,11 @@ class Desk:
     def run(self, *words: str, check: int | None = 0, **more: Any) -> subprocess.CompletedProcess[str]:
         """A command to its end; ``check`` is the exit code it must have."""
         env = {**self.environment, **more.pop("env", {})}
-        done = warm.launcher(words, env=env, errors="replace", **more)
+        try:
+            done = warm.launcher(words, env=env, errors="replace", **more)
+        except subprocess.TimeoutExpired as error:
+            told = [(stream or b"")[-4000:] for stream in (error.stdout, error.stderr)]
+            raise AssertionError(f"{error}\n{told}\nwhat happened: {self._events_if_any('latest')[-20:]}") from None
         assert check is None or done.returncode == check, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

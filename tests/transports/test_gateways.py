@@ -14,7 +14,8 @@ import pytest
 from launcher.errors import HostUnreachable, LinkLost, LoginRefused, NodeError
 from launcher.model import Host, SshOptions
 from launcher.transports import Transport, connect
-from launcher.transports.gateways import SshWay
+from launcher.transports.gateways import Gateway, Gateways, SshWay
+from launcher.transports.ssh import SshTransport
 from tests.agent.far import eventually
 from tests.transports.sshd import Sshd, generate_key
 
@@ -95,6 +96,35 @@ def test_a_bastion_is_connected_to_once_for_all_hosts_behind_it(site: Site) -> N
     assert says(made[0]) and site.bastion.children()
     close(made[:1])
     close(made)
+    eventually(lambda: not site.bastion.children())
+
+
+def test_two_threads_that_close_one_connection_do_not_close_the_bastion_under_each_other(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second waits for the first: its good-bye goes through the bastion, which the last user closes."""
+    (made,) = site.reach("n1")
+    assert isinstance(made, SshTransport)
+    second = threading.Thread(target=made.close)
+    bye = made._connection.client.close
+    left = threading.Event()
+    leave = Gateways.leave
+
+    def leaving(gateways: Gateways, gateway: Gateway) -> None:
+        leave(gateways, gateway)
+        left.set()
+
+    def slow() -> None:
+        made._connection.client.close = bye
+        second.start()
+        assert not left.wait(0.3), "the bastion was left while somebody still said good-bye through it"
+        bye()
+
+    monkeypatch.setattr(Gateways, "leave", leaving)
+    made._connection.client.close = slow
+    made.close()
+    second.join(10)
+    assert left.is_set()
     eventually(lambda: not site.bastion.children())
 
 

@@ -38,7 +38,7 @@ def launcher(
     env: Mapping[str, str],
     cwd: str | os.PathLike[str] | None = None,
     errors: str = "strict",
-    timeout: float = 120,
+    timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, and until nobody holds its streams any more; stdin is empty.
 

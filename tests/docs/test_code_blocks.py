@@ -91,9 +91,6 @@ def play(name: str, stage: Stage) -> None:
     stage.finish()
 
 
-pytestmark = pytest.mark.timeout(400)  # a page is as long as it is: up to twenty commands, some with torch
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """An empty one; no process of the jobs there outlives the test."""

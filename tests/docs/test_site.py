@@ -31,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "https_proxy": "http://127.0.0.1:9",
         "http_proxy": "http://127.0.0.1:9",
     }
-    done = subprocess.run([*offline, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run([*offline, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return folder
 

@@ -256,7 +256,7 @@ def test_a_script_that_ends_right_after_the_fit(office: Desk) -> None:
     """The job goes on without it."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env={**office.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     began = time.monotonic()
     job = TrainingJob.get(done.stdout.strip())

@@ -66,7 +66,6 @@ def test_the_example_is_the_one_of_the_contract() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(400)
 def test_without_any_inventory(office: Desk) -> None:
     """Two simulated nodes, and two warnings that say what is ignored."""
     done = run_here(office)
@@ -79,7 +78,6 @@ def test_without_any_inventory(office: Desk) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(400)
 def test_on_real_machines_with_that_label(machines: Desk) -> None:
     """The first two of three become the nodes; nothing is ignored."""
     done = run_here(machines)
@@ -89,7 +87,6 @@ def test_on_real_machines_with_that_label(machines: Desk) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(400)
 def test_in_slurms_queue(slurm: SlurmCluster) -> None:
     """A cluster file that says so is all; the example is run on the log-in machine."""
     script(slurm.shared)
@@ -104,7 +101,6 @@ def test_in_slurms_queue(slurm: SlurmCluster) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(400)
 def test_in_a_notebook(office: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cells are the example; executed from beginning to end, in a kernel, whose event loop runs."""
     import nbclient

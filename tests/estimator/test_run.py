@@ -267,7 +267,7 @@ def test_a_function_of_a_script(office: Desk, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "script.py")], env={**office.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     assert done.stdout == "[42, 42]\n"
 
@@ -290,7 +290,7 @@ def test_a_function_of_a_package_that_is_run(office: Desk, tmp_path: Path) -> No
     for module in ("app.main", "app"):
         done = subprocess.run(
             [sys.executable, "-m", module], env={**office.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         assert done.stdout == "[42]\n", done.stderr
         sent = {path.relative_to(office.folder() / "code").parts[0] for path in (office.folder() / "code").rglob("*.py")}

@@ -56,7 +56,7 @@ def _trained(folder: Path) -> str:
         "--nproc_per_node=4",
         str(Path("train_src").resolve() / TRAIN[0]),
     ]
-    done = subprocess.run([*command, *TRAIN[1:]], cwd=folder, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run([*command, *TRAIN[1:]], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return weights(folder / "output" / "model" / "model.pt")
 

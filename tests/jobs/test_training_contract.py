@@ -137,7 +137,7 @@ def test_a_cancel_ends_an_installation_that_does_not_listen(local: Desk, source:
     eventually(mark.exists, "it builds")
     assert living(local.folder().name)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == 130 and local.json("status", "latest")["status"] == "Terminated"
     eventually(lambda: not living(local.folder().name), "no process")
     eventually(lambda: not list(local.home.glob("node/layers/*/venv-*")), "no half of an environment")
@@ -152,7 +152,7 @@ def test_a_coordinator_killed_while_it_prepares_is_replaced(local: Desk, source:
     process = local.start("--source-dir", str(source), "--", "blocking-run")
     eventually(mark.exists, "it builds")
     os.kill(local.coordinator(), signal.SIGKILL)
-    _, said = process.communicate(timeout=100)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert local.log(0) == b"blocking 1\n"
     assert len([event for event in local.events() if event["type"] == "coordinator"]) == 2

@@ -35,7 +35,7 @@ class Desk:
 
     def run(self, *words: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
         """A command to its end; ``check`` is the exit code it must have."""
-        done = subprocess.run(self.words(*words), capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(self.words(*words), capture_output=True, text=True, timeout=300, check=False)
         assert check is None or done.returncode == check, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

@@ -69,7 +69,7 @@ class Recorder:
         started = [self._start(name, module, script, rank, nodes, port) for rank in range(nodes)]
         codes = []
         for rank, process in enumerate(started):
-            codes.append(process.wait(timeout=120))
+            codes.append(process.wait(timeout=300))
             self._keep(name, rank)
         (self.out / name / "exit").write_text(" ".join(map(str, codes)) + "\n")
 

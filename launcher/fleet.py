@@ -40,7 +40,7 @@ class Fleet:
         """once all sessions have ended: whether Slurm says that processes were killed for their use of memory"""
         self._way = self._shared_way()
         self.links = {node.rank: Link(self._address(node), self._hear) for node in plan.nodes}
-        self.replicas = {node.rank: Replica(folder.node_logs(node.rank)) for node in plan.nodes}
+        self._replicas: dict[int, Replica] = {}
         self._over = threading.Event()
         threading.Thread(target=self._keep_alive, name="beats", daemon=True).start()
 
@@ -82,6 +82,20 @@ class Fleet:
 
         Raises NodesFailed with every node's error.
         """
+        return settled("not every node can be reached", *self.try_reach(asked, progress))
+
+    def each(self, work: Callable[[Link], T], complaint: str, ranks: Iterable[int] | None = None) -> dict[int, T]:
+        """``work`` on every link (or those of ``ranks``) at once, a thread each; raises NodesFailed with every NodeError."""
+        return settled(complaint, *self.try_each(work, ranks))
+
+    def ask_all(self, op: str, complaint: str, each: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+        """The same request to the nodes in ``each`` (with its arguments), all sent before the first reply is awaited."""
+        return settled(complaint, *self.try_all(op, each))
+
+    def try_reach(
+        self, asked: Mapping[str, Any], progress: Callable[[int], None]
+    ) -> tuple[dict[int, dict[str, Any]], dict[int, NodeError]]:
+        """As `reach`, with what went wrong beside what was told, by rank."""
         nonce = os.urandom(8).hex()
         asked = {**asked, "sees": str(self._folder.root)}
 
@@ -90,10 +104,12 @@ class Fleet:
             progress(link.rank)
             return reply
 
-        return self.each(hello, "not every node can be reached")
+        return self.try_each(hello)
 
-    def each(self, work: Callable[[Link], T], complaint: str, ranks: Iterable[int] | None = None) -> dict[int, T]:
-        """``work`` on every link (or those of ``ranks``) at once, a thread each; raises NodesFailed with every NodeError."""
+    def try_each(
+        self, work: Callable[[Link], T], ranks: Iterable[int] | None = None
+    ) -> tuple[dict[int, T], dict[int, NodeError]]:
+        """As `each`, with what went wrong beside what was done, by rank."""
         results: dict[int, T] = {}
         errors: dict[int, Exception] = {}
 
@@ -109,18 +125,17 @@ class Fleet:
             thread.start()
         for thread in threads:
             thread.join()
-        _raise_gathered(complaint, errors)
-        return results
+        return results, _of_nodes(errors)
 
-    def ask_all(self, op: str, complaint: str, each: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-        """The same request to the nodes in ``each`` (with its arguments), all sent before the first reply is awaited."""
-        return self._all(complaint, each, lambda link: link.post(op, **each[link.rank]), Link.wait)
+    def try_all(self, op: str, each: Mapping[int, Mapping[str, Any]]) -> tuple[dict[int, dict[str, Any]], dict[int, NodeError]]:
+        """As `ask_all`, with what went wrong beside the replies, by rank."""
+        return self._all(each, lambda link: link.post(op, **each[link.rank]), Link.wait)
 
     def _all(
-        self, complaint: str, ranks: Iterable[int], send: Callable[[Link], int], wait: Callable[[Link, int], dict[str, Any]]
-    ) -> dict[int, dict[str, Any]]:
-        """As `each`, for what is a request and its reply: no thread needs to wait for either."""
-        errors: dict[int, Exception] = {}
+        self, ranks: Iterable[int], send: Callable[[Link], int], wait: Callable[[Link, int], dict[str, Any]]
+    ) -> tuple[dict[int, dict[str, Any]], dict[int, NodeError]]:
+        """As `try_each`, for what is a request and its reply: no thread needs to wait for either."""
+        errors: dict[int, NodeError] = {}
         replies: dict[int, dict[str, Any]] = {}
         numbers: dict[int, int] = {}
         for rank in ranks:
@@ -133,8 +148,7 @@ class Fleet:
                 replies[rank] = wait(self.links[rank], number)
             except NodeError as error:
                 errors[rank] = error
-        _raise_gathered(complaint, errors)
-        return replies
+        return replies, errors
 
     def start(self, attempt: int, each: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
         """Start the command on every node, or go on with it where it was started before, and follow."""
@@ -143,13 +157,13 @@ class Fleet:
         def begin(link: Link) -> int:
             return link.begin(self._following(link.rank, attempt), "node_start", **each[link.rank])
 
-        return self._all(complaint, each, begin, Link.followed)
+        return settled(complaint, *self._all(each, begin, Link.followed))
 
     def resume(self, attempt: int) -> None:
         """Follow commands that were started by an earlier coordinator; each link connects when it can."""
         for rank, link in self.links.items():
             following = self._following(rank, attempt)
-            for event in self.replicas[rank].events():
+            for event in self._replica(rank).events():
                 self._tell({"type": "agent", "node": rank, "event": event})
             link.resume(following)
 
@@ -160,7 +174,13 @@ class Fleet:
             else:
                 self._tell({**event, "node": rank})
 
-        return Following(attempt, marks(self.plan, rank), self.replicas[rank], tell)
+        return Following(attempt, marks(self.plan, rank), self._replica(rank), tell)
+
+    def _replica(self, rank: int) -> Replica:
+        """Where a node's logs go, from when on there are some."""
+        if rank not in self._replicas:
+            self._replicas[rank] = Replica(self._folder.node_logs(rank))
+        return self._replicas[rank]
 
     def _keep_alive(self) -> None:
         while not self._over.wait(wire.BEAT_SECONDS / 2):
@@ -179,15 +199,20 @@ class Fleet:
         finally:
             if self._way is not None:
                 self._way.close(polite)
-            for replica in self.replicas.values():
+            for replica in self._replicas.values():
                 replica.close()
 
 
-def _raise_gathered(complaint: str, errors: Mapping[int, Exception]) -> None:
-    if not errors:
-        return
-    known = [error for _, error in sorted(errors.items()) if isinstance(error, NodeError)]
-    unknown = [error for error in errors.values() if not isinstance(error, NodeError)]
-    if unknown:
-        raise unknown[0]
-    raise gathered(complaint, known)
+def settled(complaint: str, results: dict[int, T], errors: Mapping[int, NodeError]) -> dict[int, T]:
+    """The results of a phase; raises NodesFailed with every error of it where there is one."""
+    if errors:
+        raise gathered(complaint, [error for _, error in sorted(errors.items())])
+    return results
+
+
+def _of_nodes(errors: Mapping[int, Exception]) -> dict[int, NodeError]:
+    """The same; any other error than a node's is a fault of ours, and raised."""
+    for error in errors.values():
+        if not isinstance(error, NodeError):
+            raise error
+    return {rank: error for rank, error in errors.items() if isinstance(error, NodeError)}

@@ -101,6 +101,7 @@ _ANSWERS: Mapping[str, Fits] = {
         python=_maybe(is_text), bin=_maybe(is_text), programs=_map(_maybe(is_text)), logs=is_text, prefix=is_text, name=is_text,
         shell=_maybe(is_text), program=is_text, id=is_text, image=is_text, rootless=_truth, uid=_count, gid=_count,
         groups=_list(_count), user=is_text, nvidia=_truth, amd=_truth, devices=_list(is_text),
+        absent=is_text,
     ),
     "environment_run": _object(status=_maybe(_number), stdout=is_text, stderr=is_text),
     "environment_resolve": _object(paths=_map(_object(real=is_text, file=_truth, more=_list(is_text)))),

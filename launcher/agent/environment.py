@@ -31,15 +31,17 @@ _CONDA_ROOTS = (
 def find(session, request):
     """What there is of the environment ``kind`` ``name``; ValueError says what is missing.
 
-    Where it is none of a container's: {"python", "bin", "programs": {name: path or None}}, found inside.
+    Where it is none of a container's: {"python", "bin", "programs": {name: path or None}}, found inside.  Without ``pull``
+    (unset: with) of an image that is not there {"absent": why it cannot be pulled, or ""}.
     """
     finder = {"venv": _venv, "conda": _conda, "module": _module, "docker": _engine, "podman": _engine, "apptainer": _apptainer}
-    found = finder[request["kind"]](session, request["kind"], request["name"], request["programs"])
+    how = {} if request.get("pull", True) else {"pull": False}
+    found = finder[request["kind"]](session, request["kind"], request["name"], request["programs"], **how)
     logs = Spool(session.layout.spool(session.job, session.rank, session.requeue)).ranks
     return dict({"bin": None, "logs": logs}, **found)
 
 
-def _venv(session, kind, name, programs):
+def _venv(session, kind, name, programs, **how):
     path = os.path.abspath(os.path.expanduser(name))
     return _below(path, programs, "no virtual environment at %s: there is no %s" % (path, os.path.join(path, "bin", "python")))
 
@@ -57,7 +59,7 @@ def _below(prefix, programs, complaint):
 # --- conda ---------------------------------------------------------------------------------------------------------------------
 
 
-def _conda(session, kind, name, programs):
+def _conda(session, kind, name, programs, **how):
     prefix = os.path.abspath(os.path.expanduser(name)) if os.sep in name else _named_prefix(name)
     found = _below(prefix, programs, "%s is no conda environment with a Python: there is no bin/python" % prefix)
     scripts = any(entry.endswith(".sh") for entry in _entries(os.path.join(prefix, "etc", "conda", "activate.d")))
@@ -129,7 +131,7 @@ for program; do echo "MARK$program=$(command -v "$program")" >&3; done
 """.replace("MARK", _MARK)
 
 
-def _module(session, kind, name, programs):
+def _module(session, kind, name, programs, **how):
     if not facts.which("bash"):
         raise ValueError("no bash there, whose log-in shell knows the command `module`")
     wanted = ["python3", "python", *programs]
@@ -146,7 +148,7 @@ def _module(session, kind, name, programs):
 # --- containers ----------------------------------------------------------------------------------------------------------------
 
 
-def _engine(session, kind, image, programs):
+def _engine(session, kind, image, programs, pull=True):
     """docker and podman: is it there, does it answer, has it the image."""
     program = facts.which(kind)
     if program is None:
@@ -157,6 +159,10 @@ def _engine(session, kind, image, programs):
         raise ValueError("%s there cannot be used: %s" % (kind, _last(err)))
     about = [program, "image", "inspect", "--format", "{{.Id}}", image]
     status, out, _ = _ask(about)
+    if status != 0 and not pull:
+        # Asks the registry, and fetches nothing.
+        status, _, err = _ask([program, "manifest", "inspect", image])
+        return {"absent": "" if status == 0 else _last(err) or "no answer"}
     if status != 0:
         _pull(session, [program, "pull", image], image)
         status, out, err = _ask(about)
@@ -171,7 +177,7 @@ def _rootless(program):
     return status == 0 and "rootless" in out
 
 
-def _apptainer(session, kind, name, programs):
+def _apptainer(session, kind, name, programs, pull=True):
     program = facts.which("apptainer") or facts.which("singularity")
     if program is None:
         raise ValueError("there is neither apptainer nor singularity there")
@@ -185,6 +191,8 @@ def _apptainer(session, kind, name, programs):
     source = name if "://" in name else "docker://" + name
     plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in source)
     image = os.path.join(session.layout.root, "images", plain + ".sif")
+    if not os.path.exists(image) and not pull:
+        return {"absent": ""}
     if not os.path.exists(image):
         os.makedirs(os.path.dirname(image), exist_ok=True)
         part = "%s.%d.part" % (image, os.getpid())

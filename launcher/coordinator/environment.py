@@ -13,9 +13,10 @@ from launcher import environments
 from launcher.coordinator import layer
 from launcher.environ import Orders
 from launcher.environments import Environment, Place, Wrapped
-from launcher.errors import LauncherError, NodesFailed, NodeUnusable, gathered
+from launcher.errors import NodeError, NodeUnusable, gathered
 from launcher.model import Plan
 from launcher.record import dataclass
+from launcher.reply import sentence
 
 if TYPE_CHECKING:
     from launcher.coordinator.prepare import Made, Work
@@ -48,20 +49,36 @@ def wanted(plan: Plan, folder: object = None) -> bool:
 
 def make(work: Work) -> Made:
     """{rank: {"image": what is known of it there}}; raises NodesFailed, or a NodeUnusable."""
+    found, errors = find(work)
+    if errors:
+        raise gathered(f"{work.plan.spec.image} cannot be used on every node", [error for _, error in sorted(errors.items())])
+    return {rank: {"image": {**found[rank if rank in found else 0], **_logs(work, rank)}} for rank in work.facts}
+
+
+def find(work: Work, *, pull: bool = True) -> tuple[dict[int, dict[str, Any]], dict[int, NodeError]]:
+    """({rank: what is known of the image there}, {rank: why it cannot be used}), of a node of each machine.
+
+    Without ``pull`` an image that is not there stays away, and is known as `absent`: why it cannot be had, or "" where it can.
+    """
     environment = environment_of(work.plan)
     assert environment is not None
-    request = {"kind": environment.kind, "name": environment.name, "programs": list(programs(work.plan))}
-    complaint = f"{work.plan.spec.image} cannot be used on every node"
-    try:
-        found = work.fleet.ask_all("environment_find", complaint, dict.fromkeys(work.machines, request))
-        if environment.contained:
-            found = _look_inside(work, environment, found)
-    except (NodeUnusable, NodesFailed) as error:
-        raise _advised(error, environment) from None
-    _check(work, found)
-    if len({told.get("id") for told in found.values()}) > 1:
+    request = {"kind": environment.kind, "name": environment.name, "programs": list(programs(work.plan)), "pull": pull}
+    found, errors = work.fleet.try_all("environment_find", dict.fromkeys(work.machines, request))
+    for rank, told in found.items():
+        if told.get("absent"):
+            what = f"{environment.kind} has no image {environment.name}, and it can hardly be pulled: {sentence(told['absent'])}"
+            errors[rank] = NodeUnusable(what, where=work.where(rank))
+    there = {rank: told for rank, told in found.items() if "absent" not in told}
+    if environment.contained:
+        there, unusable = _look_inside(work, environment, there)
+        errors |= unusable
+    for error in errors.values():
+        if isinstance(error, NodeUnusable):
+            error.next_step = error.next_step or _STEPS[environment.kind]
+    lacking = {rank: lack for rank, told in there.items() if (lack := _lacks(work, rank, told)) is not None}
+    if len({told.get("id") for told in there.values()}) > 1:
         work.note(f"warning: {environment.name} is not the same image on every node; `{environment.kind} pull` there makes it so")
-    return {rank: {"image": {**found[rank if rank in found else 0], **_logs(work, rank)}} for rank in work.facts}
+    return {**found, **there}, {**errors, **lacking}
 
 
 def _logs(work: Work, rank: int) -> dict[str, str]:
@@ -70,46 +87,42 @@ def _logs(work: Work, rank: int) -> dict[str, str]:
     return {"logs": f"{work.facts[rank]['job_dir']}/rank-{rank}/spool{requeue}/ranks"}
 
 
-def _look_inside(work: Work, environment: Environment, found: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """With what a first container of the image, in all like the command's, has in its PATH."""
+def _look_inside(
+    work: Work, environment: Environment, found: Mapping[int, dict[str, Any]]
+) -> tuple[dict[int, dict[str, Any]], dict[int, NodeError]]:
+    """With what a first container of the image, in all like the command's, has in its PATH; and where there can be none."""
     names = list(dict.fromkeys(["python3", "python", *programs(work.plan)]))
     requests: dict[int, Mapping[str, Any]] = {}
     for rank, told in found.items():
         place = place_of(work.plan, rank, work.facts[rank], told, purpose="look")
         wrapped = environments.wrap(environment, ["/bin/sh", "-c", _LOOK, "sh", *names], work.environment(rank), place)
         requests[rank] = run_request(wrapped, _SECONDS)
-    answers = work.fleet.ask_all("environment_run", "the image cannot be used on every node", requests)
+    answers, errors = work.fleet.try_all("environment_run", requests)
     complete: dict[int, dict[str, Any]] = {}
-    errors = []
     for rank, answer in answers.items():
         lines = [line.removeprefix(_MARK) for line in str(answer["stdout"]).splitlines() if line.startswith(_MARK)]
         paths = {name: path or None for name, _, path in (line.partition("=") for line in lines)}
-        complete[rank] = {**found[rank], "python": paths.get("python3") or paths.get("python"), "programs": paths}
-        if not paths:
+        if paths:
+            complete[rank] = {**found[rank], "python": paths.get("python3") or paths.get("python"), "programs": paths}
+        else:
             said = str(answer["stderr"]).strip().splitlines()[-5:]
             what = f"no container of the image {environment.name} can be started"
-            errors.append(NodeUnusable(what, where=work.where(rank), lines=said))
-    if errors:
-        raise gathered("the image cannot be used on every node", errors)
-    return complete
+            errors[rank] = NodeUnusable(what, where=work.where(rank), lines=said)
+    return complete, errors
 
 
-def _check(work: Work, found: Mapping[int, Mapping[str, Any]]) -> None:
-    """The interpreter and the programs that the command begins with are inside; raises NodeErrors where one is not."""
-    image = work.plan.spec.image
-    errors = []
+def _lacks(work: Work, rank: int, told: Mapping[str, Any]) -> NodeError | None:
+    """What of the interpreter and the programs that the command begins with is not inside, None where all are."""
     # What the requirements may bring is looked for when they are installed.
     asked = [] if layer.wanted(work.plan, work.folder) else programs(work.plan)
-    for rank, told in found.items():
-        needed = {name: told["programs"].get(name) for name in asked}
-        if work.plan.spec.command.script is not None:
-            needed["python3"] = told["python"]
-        missing = [name for name, path in needed.items() if not path]
-        if missing:
-            what = f"there is no {', '.join(missing)} in {image}"
-            errors.append(NodeUnusable(what, where=work.where(rank), next_step="name an image that has it, or its path"))
-    if errors:
-        raise gathered(f"{image} lacks what the command needs", errors)
+    needed = {name: told["programs"].get(name) for name in asked}
+    if work.plan.spec.command.script is not None:
+        needed["python3"] = told["python"]
+    missing = [name for name, path in needed.items() if not path]
+    if not missing:
+        return None
+    what = f"there is no {', '.join(missing)} in {work.plan.spec.image}"
+    return NodeUnusable(what, where=work.where(rank), next_step="name an image that has it, or its path")
 
 
 def wanted_inputs(plan: Plan, folder: object = None) -> bool:
@@ -127,13 +140,6 @@ def find_inputs(work: Work) -> Made:
         rank: {"data": {channel: {"path": path, **told[rank]["paths"][path]} for channel, path in of_node.items()}}
         for rank, of_node in paths.items()
     }
-
-
-def _advised(error: LauncherError, environment: Environment) -> LauncherError:
-    """The same error, with what to do."""
-    for one in error.errors if isinstance(error, NodesFailed) else [error]:
-        one.next_step = one.next_step or _STEPS[environment.kind]
-    return error
 
 
 def programs(plan: Plan) -> Sequence[str]:

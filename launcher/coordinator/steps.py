@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shlex
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from launcher import environ, torchrun
-from launcher.coordinator import allocated, environment, layer, master
+from launcher.coordinator import allocated, environment, layer, master, reach
 from launcher.coordinator.checkpoints import Checkpoints
 from launcher.coordinator.collecting import Collecting
 from launcher.coordinator.prepare import Work, prepare
 from launcher.coordinator.progress import Progress
-from launcher.errors import (
-    CollectFailed,
-    HostKeyChanged,
-    HostKeyUnknown,
-    LauncherError,
-    LinkLost,
-    NodeError,
-    NodesFailed,
-    NodeUnusable,
-)
-from launcher.fleet import Fleet
+from launcher.errors import CollectFailed, LauncherError, LinkLost, NodeError
+from launcher.fleet import Fleet, settled
 from launcher.hyperparameters import variables
 from launcher.model import Plan, to_json
 from launcher.policy import Step, View
@@ -35,8 +25,6 @@ from launcher.store import Folder, read_json
 Event = dict[str, Any]
 _SLURMS_TERM = 1.0
 """seconds within which the TERM of one scancel reaches the coordinator and the step"""
-_FOUND_UNNAMED = ("built-in", "LAUNCHER_CLUSTER", "./cluster.yaml", "the default of ")
-"""how origins begin of an inventory that every command finds by itself"""
 _REASONS = {Step.REACH: "NodesUnreachable", Step.SYNC: "SyncFailed", Step.PREPARE: "PrepareFailed",
             Step.PROBE: "NoMasterAddress", Step.START: "StartFailed"}
 
@@ -80,7 +68,7 @@ class Steps:
         if step is Step.PUBLISH:
             return {"type": "publish failed", "message": str(error)}
         reason = getattr(error, "reason_code", None) or _REASONS[step]
-        told = str(_naming_inventory(error, self._plan))
+        told = str(reach.naming_inventory(error, self._plan))
         return {"type": "broken", "step": step.name, "reason_code": reason, "message": told, "exit_code": error.exit_code}
 
     def abandon(self) -> None:
@@ -171,19 +159,17 @@ class Steps:
             return [{"type": "reached", "nodes": []}]
         total = len(self._plan.nodes)
         count = Progress(lambda done, _: self._tell({"type": "progress", "step": "reach", "done": done, "total": total}), total)
-        # What an image or the requirements bring is looked for once the code is there.
-        later = environment.wanted(self._plan) or layer.wanted(self._plan, self._folder)
-        programs = [] if later else environment.programs(self._plan)
-        asked = {"programs": list(programs), "no_code": not self._folder.code.is_dir()}
-        if self._plan.spec.outputs:
-            asked["channels"] = list(self._plan.spec.outputs)
+        asked = reach.question(self._plan, self._folder, no_code=not self._folder.code.is_dir())
         self._facts = self._fleet.reach(asked, lambda rank: count.update(rank, 1, 1))
-        self._check(self._facts)
+        unseen = allocated.not_shared(self._plan, str(self._folder.root), self._facts)
+        if unseen is not None:
+            raise unseen
+        settled("not every node can run the command", {}, reach.complaints(self._plan, self._facts))
         nodes = [self._reached_node(rank) for rank in sorted(self._facts)]
-        reached = {"type": "reached", "nodes": nodes, "groups": self._groups()}
+        reached = {"type": "reached", "nodes": nodes, "groups": reach.groups(self._facts)}
         if environ.starts_processes(self._plan.spec.command):
             reached["processes"] = sum(node["nproc"] for node in nodes)
-        return [reached, *self._warnings()]
+        return [reached, *({"type": "note", "message": f"warning: {text}"} for text in reach.warnings(self._plan, self._facts))]
 
     def _reached_node(self, rank: int) -> Event:
         facts, node = self._facts[rank], self._plan.nodes[rank]
@@ -191,56 +177,6 @@ class Steps:
         kept = ("hostname", "user", "python", "python_version", "boot_id", "gpus", "job_dir")
         entry = {"rank": rank, "host": node.host.name, "address": address}
         return {**entry, "nproc": environ.processes(self._plan, node, facts), **{key: facts[key] for key in kept}}
-
-    def _check(self, facts: Mapping[int, Mapping[str, Any]]) -> None:
-        """Every program the command begins with is there; raises NodesFailed naming the nodes where one is not."""
-        assert self._fleet is not None
-        unseen = allocated.not_shared(self._plan, str(self._folder.root), facts)
-        if unseen is not None:
-            raise unseen
-        missing = {rank: [name for name, path in told["programs"].items() if path is None] for rank, told in facts.items()}
-        needs_python = self._plan.spec.command.script is not None and not environment.wanted(self._plan)
-        no_python = {rank for rank, told in facts.items() if needs_python and not told["python"]}
-        doomed = {rank for rank, told in facts.items() if told["logout"].get("kill")} if self._plan.detached else set()
-
-        def complain(link: Any) -> None:
-            rank = link.rank
-            if missing[rank] or rank in no_python:
-                raise _not_found(", ".join(missing[rank]) or "python3", link.host.name, self._plan.backend)
-            lacking = allocated.complaint(link.host, facts[rank]) if self._plan.allocation else None
-            if lacking is not None:
-                raise lacking
-            if rank in doomed:
-                what = f"a log-out there ends all processes of {facts[rank]['user']} (KillUserProcesses=yes), a detached job too"
-                raise NodeUnusable(what, where=link.host.name, next_step="loginctl enable-linger, on that node")
-
-        # Simulated nodes are one machine, which lacks a program once.
-        ranks = [min(facts)] if self._plan.backend == "local" and missing[min(facts)] else None
-        self._fleet.each(complain, "not every node can run the command", ranks)
-
-    def _warnings(self) -> list[Event]:
-        """What may go wrong later, a sentence each, nodes with the same trouble in one."""
-        short = allocated.grace_note(self._plan) if self._plan.allocation else None
-        notes: list[Event] = [{"type": "note", "message": f"warning: {short}"}] if short else []
-        ipc = [told["hostname"] for _, told in sorted(self._facts.items()) if told["logout"].get("remove_ipc")]
-        if not ipc:
-            return notes
-        text = "when the last log-in of this user ends, logind removes shared memory there (RemoveIPC), which data loaders use"
-        names = ", ".join(dict.fromkeys(ipc))
-        return [*notes, {"type": "note", "message": f"warning: {names}: {text}; `loginctl enable-linger` there prevents it"}]
-
-    def _groups(self) -> list[list[int]]:
-        """Nodes of which one has seen the other's nonce share a file system: what lies there is brought and fetched once."""
-        seen = {rank: told["nonces"] for rank, told in self._facts.items()}
-
-        def saw(rank: int, other: int) -> bool:
-            return seen[other].get(str(other)) is not None and seen[rank].get(str(other)) == seen[other][str(other)]
-
-        groups: list[list[int]] = []
-        for rank in sorted(seen):
-            group = next((g for g in groups if any(saw(rank, other) or saw(other, rank) for other in g)), None)
-            group.append(rank) if group is not None else groups.append([rank])
-        return groups
 
     def _sync(self) -> list[Event]:
         assert self._fleet is not None
@@ -409,15 +345,6 @@ class Steps:
         self._tell({"type": "note", "message": text})
 
 
-def _not_found(names: str, host: str, backend: str) -> NodeUnusable:
-    """What to do about a program that a node does not have."""
-    if backend == "local":
-        step = "install it, or name it by its path"
-        return NodeUnusable(f"there is no {names} in PATH here", where="this machine", next_step=step)
-    step = "name the environment that has it with `python:` or `venv:` in cluster.yaml"
-    return NodeUnusable(f"no {names} in the PATH of a non-interactive log-in there", where=host, next_step=step)
-
-
 def _argv(plan: Plan, rank: int, python: str, address: tuple[str, int], nproc: int) -> list[str]:
     command = plan.spec.command
     if command.script is not None:
@@ -431,17 +358,3 @@ def _argv(plan: Plan, rank: int, python: str, address: tuple[str, int], nproc: i
             nproc=nproc,
         )
     return list(command.argv) if command.argv is not None else ["/bin/sh", "-c", command.shell or ""]
-
-
-def _naming_inventory(error: LauncherError, plan: Plan) -> LauncherError:
-    """The same error, its `launcher trust HOST` with the option without which HOST would mean nothing there."""
-    said = [name for name in ("cluster", "hostfile") if not plan.origins.get(name, "built-in").startswith(_FOUND_UNNAMED)]
-    if not said or plan.inventory is None:
-        return error
-    if isinstance(error, NodesFailed):
-        for one in error.errors:
-            _naming_inventory(one, plan)
-        return NodesFailed(error.what, error.errors)
-    if isinstance(error, (HostKeyUnknown, HostKeyChanged)):
-        error.next_step += f" --{said[0]} {shlex.quote(plan.inventory)}"
-    return error

@@ -1,6 +1,7 @@
 """Files behind a URI, of any kind that fsspec knows: list them, read them, put them there whole.
 
-Credentials come from where each kind looks for them by itself (environment, ~/.aws, …) and are never passed on or stored.
+Credentials come from where each kind looks for them by itself (environment, ~/.aws, …; for OSS see agent/credentials.py) and
+are never passed on or stored.
 Foreign exceptions are translated here, once; what may pass by itself is tried again.
 """
 
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from launcher import oss
 from launcher import uri as uris
+from launcher.agent.credentials import options
 from launcher.errors import StorageFailed
 from launcher.record import dataclass
 
@@ -25,8 +28,11 @@ BLOCK = 4 << 20
 _PAUSES = (1.0, 4.0)
 """seconds before each further try"""
 _FOR_GOOD = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, ImportError)
-_REFUSALS = ("Credential", "AccessDenied", "Forbidden", "403", "InvalidAccessKey", "NoSuchBucket", "SignatureDoesNotMatch")
+_REFUSALS = ("Credential", "AccessDenied", "Forbidden", "403", "InvalidAccessKey", "SecurityToken", "NoSuchBucket",
+             "SignatureDoesNotMatch", "endpoint is required")  # fmt: skip
 """words of stores that say that another try would be answered alike"""
+_PLACES = {"oss": "OSS_ACCESS_KEY_ID, OSS_ACCESS_KEY_SECRET, OSS_SESSION_TOKEN, ~/.ossutilconfig"}
+"""where credentials may stand, of a store for which that is not said by "the usual ones" """
 _ADVICE = {errno.ENOSPC: "make room there", errno.EDQUOT: "make room there", errno.ENAMETOOLONG: "name a shorter place"}
 _MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "last_modified", "modified", "updated", "created")
 """what a listing may say of a file that changes when the file does, best first"""
@@ -61,6 +67,8 @@ class Depot:
     def listing(self) -> dict[str, Entry]:
         """{path: entry} of all files; empty where there is nothing.  Raises StorageFailed."""
         look = self._walk if self.local else self._of_the_web if uris.is_web(self.uri) else self._list
+        if uris.protocol(self.uri) == "oss" and "::" not in self.uri:
+            look = self._of_oss
         return dict(sorted(self._tried(look).items()))
 
     def _walk(self) -> dict[str, Entry]:
@@ -91,6 +99,11 @@ class Depot:
             if info.get("type") != "directory" and not (name.endswith("/") and not info.get("size")):
                 entries[path] = Entry(int(info.get("size") or 0), _mark(info))
         return entries
+
+    def _of_oss(self) -> dict[str, Entry]:
+        self._fs.invalidate_cache()
+        told = oss.listing(self._fs, self._root)
+        return {path: Entry(size, etag) for path, size, etag in told if not path.endswith("/") or size}
 
     def _of_the_web(self) -> dict[str, Entry]:
         """One file; behind a URI that ends with a slash those that the page there, and pages below it, lead to."""
@@ -178,6 +191,11 @@ class Depot:
                 if stop.is_set():
                     raise Stopped
                 sent(inc)
+
+            def absolute_update(self, value: int) -> None:
+                """Of ossfs: all that was passed on; less than before where it has begun anew."""
+                inc, self.value = value - getattr(self, "value", 0), value
+                self.relative_update(inc)
 
         if self.local:
             # What fsspec does in one call, in pieces that can be counted and stopped.
@@ -268,7 +286,7 @@ def _file_system(uri: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     # What somebody asked before, or with other credentials, says nothing about now.
-    system, root = url_to_fs(uri, skip_instance_cache=True)
+    system, root = url_to_fs(uri, skip_instance_cache=True, **options(uri, os.environ))
     return system, str(root).rstrip("/") if len(str(root)) > 1 else str(root)
 
 
@@ -292,7 +310,7 @@ def _refused(error: BaseException | None) -> bool:
 
 def _translated(error: Exception, uri: str) -> StorageFailed:
     """What went wrong, in the words of whoever knows the store, and what helps."""
-    words = uris.hidden((str(error) or type(error).__name__).strip().splitlines()[-1])
+    words = uris.hidden(oss.words(error) or (str(error) or type(error).__name__).strip().splitlines()[-1])
     step = "try again once it answers"
     if isinstance(error, FileNotFoundError) or "NoSuchBucket" in words:
         words, step = f"there is no such thing: {words}", "check the URI"
@@ -300,8 +318,11 @@ def _translated(error: Exception, uri: str) -> StorageFailed:
         step = "install that package here"
     elif isinstance(error, (IsADirectoryError, NotADirectoryError)):
         words, step = f"something else is there already: {words}", "name another place, or remove it"
+    elif "endpoint is required" in words:
+        words, step = "the endpoint of OSS is not known", "set OSS_ENDPOINT, or call `ossutil config`"
     elif isinstance(error, PermissionError) or _refused(error):
-        step = "check the credentials of this terminal (environment, ~/.aws, …): `launcher` takes the usual ones"
+        where = _PLACES.get(uris.protocol(uri), "environment, ~/.aws, …")
+        step = f"check the credentials of this terminal ({where}): `launcher` takes the usual ones"
     elif isinstance(error, OSError) and error.errno in _ADVICE:
         step = _ADVICE[error.errno]
     return StorageFailed(words, where=uris.masked(uri), next_step=step)

@@ -332,6 +332,8 @@ def verify(uri: str, manifest_name: str, stop: threading.Event | None = None) ->
     """What is wrong with a copy, a sentence each, by its own manifest and the hashes of all files; empty when it is whole."""
     depot = Depot(uri, stop)
     where = uris.join(uris.masked(uri), manifest_name)
+    # First: of what may not be listed some clients say that it is not there.
+    there = depot.listing()
     text = depot.small(manifest_name, MAX_MANIFEST)
     if text is None:
         return [f"{where} is not there: the copy is not complete"]
@@ -339,7 +341,6 @@ def verify(uri: str, manifest_name: str, stop: threading.Event | None = None) ->
         manifest = parse(text)
     except ValueError as error:
         return [f"{where} is no manifest: {error}"]
-    there = depot.listing()
     problems = [str(gap) for gap in manifest.gaps()]
     for file in (*manifest.files, *(() if depot.local else _resolved(manifest))):
         at = uris.join(depot.uri, file.path)

@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 
-from launcher.agent import lean, mirror, stores
+from launcher.agent import credentials, lean, mirror, stores
 from launcher.agent.wire import raw
 
 _FETCH = r"""
@@ -23,7 +23,7 @@ import json, os, sys
 order = json.load(sys.stdin)
 try:
     import fsspec
-    system, root = fsspec.core.url_to_fs(order["uri"])
+    system, root = fsspec.core.url_to_fs(order["uri"], **order["options"])
     root = str(root).rstrip("/")
     for path, size in order["files"].items():
         target = os.path.join(order["tree"], path)
@@ -74,7 +74,9 @@ def fetch(session, request):
     mirror.check_manifest({"files": {path: {"sha256": "", "size": size} for path, size in files.items()}})
     here = sum(stamp[0] for stamp in held.found.values())
     mirror.check_room(held.mirror, max(sum(files.values()) - here, 0), len(files))
-    order = {"uri": request["uri"], "single": request["single"], "tree": held.tree, "files": files}
+    # On stdin: nobody sees it there.
+    known = credentials.options(request["uri"], os.environ)
+    order = {"uri": request["uri"], "options": known, "single": request["single"], "tree": held.tree, "files": files}
     child = subprocess.Popen([request["python"], "-c", _FETCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, cwd="/")
     try:

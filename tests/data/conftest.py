@@ -1,4 +1,4 @@
-"""A server that speaks S3's protocol, one for all tests of a worker; each test has a bucket of its own."""
+"""Servers that speak S3's protocol, and OSS's, one each for all tests of a worker; each test has a bucket of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.data.oss import Oss
 from tests.data.s3 import S3
 
 
@@ -23,3 +24,19 @@ def s3(s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
         monkeypatch.setenv(name, value)
     s3_server.new_bucket()
     return s3_server
+
+
+@pytest.fixture(scope="session")
+def oss_server() -> Iterator[Oss]:
+    server = Oss()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def oss(oss_server: Oss, monkeypatch: pytest.MonkeyPatch) -> Oss:
+    """With what a person has set in the environment who uses it."""
+    for name, value in oss_server.environment.items():
+        monkeypatch.setenv(name, value)
+    oss_server.new_bucket()
+    return oss_server

@@ -1,4 +1,4 @@
-"""Data on its way to a node: by the agent's real operations in this process, from this machine and from a real S3 server."""
+"""Data on its way to a node: by the agent's real operations in this process, from this machine and from servers of S3 and OSS."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from launcher import inputs
 from launcher.errors import LauncherError, LinkLost, NodeUnusable, UsageError
 from launcher.inputs import Cargo, Carrier, local_cargo, remote_cargo, share
 from launcher.listing import look
+from tests.data.oss import Oss
 from tests.data.peers import FakePeer
 from tests.data.s3 import S3
 
@@ -170,12 +171,16 @@ def test_too_little_room_on_the_node_is_said_before_anything_is_sent(nodes: Node
     assert "mirror_fill" not in peer.asked
 
 
+@pytest.mark.parametrize("kind", ["s3", "oss"])
 @pytest.mark.parametrize("python", [sys.executable, "/bin/false", None], ids=["there", "here", "here at once"])
-def test_a_uri_is_fetched_there_or_here_and_once(nodes: Nodes, s3: S3, python: str | None) -> None:
+def test_a_uri_is_fetched_there_or_here_and_once(
+    nodes: Nodes, request: pytest.FixtureRequest, kind: str, python: str | None
+) -> None:
     """By the node's Python where that can; whichever way, the next job needs nothing, until the store says that it changed."""
-    s3.put("set/x/1.bin", b"1" * 70_000)
-    s3.put("set/2.bin", b"2")
-    uri = f"s3://{s3.bucket}/set"
+    store: S3 | Oss = request.getfixturevalue(kind)
+    store.put("set/x/1.bin", b"1" * 70_000)
+    store.put("set/2.bin", b"2")
+    uri = f"{kind}://{store.bucket}/set"
     there = nodes.bring(nodes.peer(), remote_cargo(uri), python)
     assert (there / "x" / "1.bin").read_bytes() == b"1" * 70_000 and (there / "2.bin").read_bytes() == b"2"
     assert any("fetched here and sent" in note for note in nodes.notes) == (python == "/bin/false")
@@ -183,7 +188,7 @@ def test_a_uri_is_fetched_there_or_here_and_once(nodes: Nodes, s3: S3, python: s
     again = nodes.peer(job="job-2")
     nodes.bring(again, remote_cargo(uri), python)
     assert again.asked == ["inputs_begin", "inputs_place"]
-    s3.put("set/2.bin", b"3")
+    store.put("set/2.bin", b"3")
     assert (nodes.bring(nodes.peer(job="job-3"), remote_cargo(uri), python) / "2.bin").read_bytes() == b"3"
     single = nodes.bring(nodes.peer(job="job-4"), remote_cargo(f"{uri}/x/1.bin"), python)
     assert single.name == "1.bin" and single.read_bytes() == b"1" * 70_000

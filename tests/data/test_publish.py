@@ -1,4 +1,4 @@
-"""Copies of what was collected: behind a real S3 server, and in a folder."""
+"""Copies of what was collected: behind servers of S3 and OSS, and in a folder."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def job(tmp_path: Path) -> Collected:
     return made
 
 
-@pytest.fixture(params=["s3", "file", "path"])
+@pytest.fixture(params=["s3", "oss", "file", "path"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Somewhere to publish to: one body for every kind."""
-    if request.param == "s3":
-        return f"s3://{request.getfixturevalue('s3').bucket}/runs/a b"
+    if request.param in ("s3", "oss"):
+        return f"{request.param}://{request.getfixturevalue(request.param).bucket}/runs/a b"
     return f"{'file://' if request.param == 'file' else ''}{tmp_path}/runs/a b"
 
 

@@ -74,13 +74,13 @@ def test_data_that_changed_since_submit_stop_the_job_before_its_start(local: Des
 
 def test_everything_wrong_is_said_at_once_before_anything_starts(local: Desk, data: Path) -> None:
     """Missing paths, odd names, two channels of one variable, a missing package, a password, too few files."""
-    options = [f"a-b={data}", f"a.b={data}", f"x={data / 'none'}", "y=oss://bucket/x", "z=ftp://me:pw@host/x", f"../q={data}"]
+    options = [f"a-b={data}", f"a.b={data}", f"x={data / 'none'}", "y=gs://bucket/x", "z=ftp://me:pw@host/x", f"../q={data}"]
     words = [word for option in options for word in ("--input", option)]
     done = local.submit(*words, "--nodes", "9", "--input", f"s={data}", "--shard", "s", "--command", "true", check=2)
     for sentence in (
         "'a-b' and 'a.b' would both be PAI_INPUT_A_B",
         f"inputs.x: there is no {data / 'none'} ({data} is the last folder of it that exists)",
-        "inputs.y: oss://bucket/x: oss:// needs the package ossfs: pip install ossfs",
+        "inputs.y: gs://bucket/x: gs:// needs the package gcsfs: pip install gcsfs",
         "inputs.z: ftp://****@host/x: a password must not stand in a URI",
         "'../q': a channel's name: letters",
         "shard shares 4 file(s) among 9 nodes",

@@ -4,13 +4,40 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CONTROLS = re.compile("[\x7f-\x9f]")
+_UNREADABLE = "launcher.unreadable"
+
+
+class Gathered(click.Option):
+    """An option of which a value that cannot be read is kept for later, so that one slip does not hide the next."""
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """As click's, but for values that it refuses: they count as not given."""
+        try:
+            return super().handle_parse_result(ctx, opts, args)
+        except click.BadParameter as error:
+            keep(ctx, error)
+            assert self.name is not None
+            ctx.params[self.name] = () if self.multiple else None
+            return ctx.params[self.name], args
+
+
+def keep(ctx: click.Context, error: click.UsageError) -> None:
+    """Something that was typed cannot be read; it is told with all else that is wrong."""
+    ctx.meta.setdefault(_UNREADABLE, []).append(error.format_message())
+
+
+def unreadable(ctx: click.Context) -> tuple[str, ...]:
+    """What was kept, a sentence each."""
+    return tuple(ctx.meta.get(_UNREADABLE, ()))
 
 
 class Parsed(click.ParamType[Any]):
@@ -26,7 +53,11 @@ class Parsed(click.ParamType[Any]):
         try:
             return self._parser(value)
         except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
+            wrong = click.BadParameter(f"{value!r}: {error}", ctx, param)
+            if ctx is None or not isinstance(param, Gathered):
+                raise wrong from error
+            keep(ctx, wrong)
+            return None
 
 
 def output(function: F) -> F:
@@ -36,7 +67,7 @@ def output(function: F) -> F:
     )(function)
 
 
-def inventory(function: F) -> F:
+def inventory(function: F, cls: type[click.Option] = click.Option) -> F:
     """The options that say which machines are meant."""
     for option in (
         click.option("--exclude", metavar="HOSTS", help="Leave these hosts out (comma list, ranges allowed)."),
@@ -44,7 +75,10 @@ def inventory(function: F) -> F:
             "--hosts", metavar="HOSTS", help="Only these hosts, in this order (comma list, ranges such as node[01-04])."
         ),
         click.option(
-            "--backend", type=click.Choice(["local", "ssh", "slurm"]), help="local: simulate the nodes on this machine."
+            "--backend",
+            cls=cls,
+            type=click.Choice(["local", "ssh", "slurm"]),
+            help="local: simulate the nodes on this machine.",
         ),
         click.option("--hostfile", metavar="FILE", help="An inventory of `host slots=4` lines."),
         click.option(

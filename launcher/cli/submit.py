@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from launcher.screen import Screen
 
 _NAMED = ("env", "hyperparameters", "labels")
 """settings of which each name has an origin of its own"""
+_option = functools.partial(click.option, cls=options.Gathered)
 
 
 def _nproc(text: str) -> int | str:
@@ -31,54 +33,55 @@ def _nproc(text: str) -> int | str:
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    bad = [value for value in values if "=" not in value or not value.partition("=")[0]]
+    pairs = [value.partition("=") for value in values]
+    bad = ["".join(pair) for pair in pairs if not (pair[0] and pair[1])]
     if bad:
-        raise click.BadParameter(f"not NAME=VALUE: {', '.join(bad)}", ctx, param)
-    return {name: value for name, _, value in (value.partition("=") for value in values)}
+        options.keep(ctx, click.BadParameter(f"not NAME=VALUE: {', '.join(bad)}", ctx, param))
+    return {name: value for name, sign, value in pairs if name and sign}
 
 
 @click.command("submit", context_settings={"ignore_unknown_options": False})
 @click.argument("words", nargs=-1, metavar="[JOB.yaml] [-- SCRIPT ARGS...]", type=click.UNPROCESSED)
-@options.inventory
-@click.option("--name", type=options.Parsed("name", parse_name), help="Base of the job's id.")
-@click.option("--nodes", type=int, metavar="N", help="How many nodes; unset: all hosts of the inventory, locally 1.")
-@click.option("--instance-type", metavar="LABEL", help="Only hosts with this label.")
-@click.option("--nproc-per-node", type=options.Parsed("n|auto", _nproc), help="Processes per node; auto: one per GPU, else 1.")
-@click.option("--command", metavar="TEXT", help="Run this text with /bin/sh -c on every node, verbatim.")
-@click.option("--source-dir", metavar="DIR", help="The folder that goes to the nodes; the command runs in a copy of it.")
-@click.option("--env", multiple=True, metavar="K=V", callback=_pairs, help="Set a variable for the command; may be repeated.")
-@click.option("--env-file", multiple=True, metavar="FILE", help="Set the variables of a file of KEY=VALUE lines.")
-@click.option("--forward-env", multiple=True, metavar="GLOB", help="Take these variables of this shell along, too.")
-@click.option("--hp", "hyperparameters", multiple=True, metavar="K=V", callback=_pairs, help="Set a hyperparameter.")
-@click.option("--requirement", "requirements", multiple=True, metavar="LINE", help="Have pip install this; '': nothing.")
-@click.option("--label", "labels", multiple=True, metavar="K=V", callback=_pairs, help="A word of your own, shown by status.")
-@click.option("--max-run-time", type=options.Parsed("time", parse_duration), help="Stop the job after that long: 90s, 15m, 2h.")
-@click.option(
+@functools.partial(options.inventory, cls=options.Gathered)
+@_option("--name", type=options.Parsed("name", parse_name), help="Base of the job's id.")
+@_option("--nodes", type=int, metavar="N", help="How many nodes; unset: all hosts of the inventory, locally 1.")
+@_option("--instance-type", metavar="LABEL", help="Only hosts with this label.")
+@_option("--nproc-per-node", type=options.Parsed("n|auto", _nproc), help="Processes per node; auto: one per GPU, else 1.")
+@_option("--command", metavar="TEXT", help="Run this text with /bin/sh -c on every node, verbatim.")
+@_option("--source-dir", metavar="DIR", help="The folder that goes to the nodes; the command runs in a copy of it.")
+@_option("--env", multiple=True, metavar="K=V", callback=_pairs, help="Set a variable for the command; may be repeated.")
+@_option("--env-file", multiple=True, metavar="FILE", help="Set the variables of a file of KEY=VALUE lines.")
+@_option("--forward-env", multiple=True, metavar="GLOB", help="Take these variables of this shell along, too.")
+@_option("--hp", "hyperparameters", multiple=True, metavar="K=V", callback=_pairs, help="Set a hyperparameter.")
+@_option("--requirement", "requirements", multiple=True, metavar="LINE", help="Have pip install this; '': nothing.")
+@_option("--label", "labels", multiple=True, metavar="K=V", callback=_pairs, help="A word of your own, shown by status.")
+@_option("--max-run-time", type=options.Parsed("time", parse_duration), help="Stop the job after that long: 90s, 15m, 2h.")
+@_option(
     "--grace", type=options.Parsed("time", parse_duration), help="Between TERM and KILL when the job is stopped; default 30s."
 )
-@click.option("--collect", multiple=True, metavar="CHANNEL", help="Bring this output here as well, e.g. checkpoints.")
-@click.option("--input", "inputs", multiple=True, metavar="CH=PATH", callback=_pairs, help="Data for the command: a path or URI.")
-@click.option("--shard", multiple=True, metavar="CH", help="Each node gets its share of this input's files, not all of them.")
-@click.option("--output-channel", "outputs", multiple=True, metavar="CH[=URI]", help="An output of your own; published to URI.")
-@click.option("--output-path", metavar="URI", help="Publish the outputs in a folder of the job's id below this URI or folder.")
-@click.option("--checkpoints-path", metavar="URI", help="Checkpoints come from there at the start, and are copied there.")
-@click.option(
+@_option("--collect", multiple=True, metavar="CHANNEL", help="Bring this output here as well, e.g. checkpoints.")
+@_option("--input", "inputs", multiple=True, metavar="CH=PATH", callback=_pairs, help="Data for the command: a path or URI.")
+@_option("--shard", multiple=True, metavar="CH", help="Each node gets its share of this input's files, not all of them.")
+@_option("--output-channel", "outputs", multiple=True, metavar="CH[=URI]", help="An output of your own; published to URI.")
+@_option("--output-path", metavar="URI", help="Publish the outputs in a folder of the job's id below this URI or folder.")
+@_option("--checkpoints-path", metavar="URI", help="Checkpoints come from there at the start, and are copied there.")
+@_option(
     "--checkpoint-interval", type=options.Parsed("time", parse_duration), help="Between two copies of checkpoints; default 5m."
 )
-@click.option("--requeue", is_flag=True, default=None, help="Slurm: go back into the queue when nodes or time are taken away.")
-@click.option("--max-requeues", type=click.IntRange(0), metavar="N", help="How often at most; default 10.")
-@click.option("--image", metavar="NAME|URI", help="The environment to run in: a name of the cluster file's images, or a URI.")
-@click.option("--keep", is_flag=True, default=None, help="Keep working copy and spool on the nodes after a success.")
-@click.option("--max-code-size", type=options.Parsed("size", parse_size), help="Refuse a larger source folder; default 1GiB.")
-@click.option("--git", metavar="REPO", help="Clone this repository; --source-dir is a folder in it.")
-@click.option("--branch", metavar="NAME", help="With --git: a branch or tag; unset: the repository's own default.")
-@click.option("--commit", metavar="HASH", help="With --git: a commit of that branch; unset: its newest.")
-@click.option(
+@_option("--requeue", is_flag=True, default=None, help="Slurm: go back into the queue when nodes or time are taken away.")
+@_option("--max-requeues", type=click.IntRange(0), metavar="N", help="How often at most; default 10.")
+@_option("--image", metavar="NAME|URI", help="The environment to run in: a name of the cluster file's images, or a URI.")
+@_option("--keep", is_flag=True, default=None, help="Keep working copy and spool on the nodes after a success.")
+@_option("--max-code-size", type=options.Parsed("size", parse_size), help="Refuse a larger source folder; default 1GiB.")
+@_option("--git", metavar="REPO", help="Clone this repository; --source-dir is a folder in it.")
+@_option("--branch", metavar="NAME", help="With --git: a branch or tag; unset: the repository's own default.")
+@_option("--commit", metavar="HASH", help="With --git: a commit of that branch; unset: its newest.")
+@_option(
     "--metric", "metrics", multiple=True, metavar="NAME=REGEX", type=options.Parsed("metric", parse_option),
     help="Collect this number from the logs; the regular expression has one group, around it.",
 )
-@click.option("-d", "--detach", is_flag=True, help="Return as soon as the job runs; `launcher attach` shows the rest.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and where each value came from; start nothing.")
+@_option("-d", "--detach", is_flag=True, help="Return as soon as the job runs; `launcher attach` shows the rest.")
+@_option("--dry-run", is_flag=True, help="Print the plan and where each value came from; start nothing.")
 @options.output
 @click.pass_context
 def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, dry_run: bool, output: str, **said: Any) -> None:
@@ -87,8 +90,8 @@ def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, 
     A script after `--` is started by torchrun on every node; another program after `--` runs once per node as it is.
     JOB.yaml may hold all of the options, with underscores.
     """
-    request = _request(ctx, words, said, detach)
-    prepared = None if dry_run else api.prepare(request)
+    request = request_of(ctx, words, said, detach)
+    prepared = None if dry_run or request.unreadable else api.prepare(request)
     drafted = api.plan(request)
     screen = Screen(output)
     for warning in drafted.warnings:
@@ -111,42 +114,47 @@ def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, 
     exit_as_the_job(ctx, folder, output, code)
 
 
-def _request(ctx: click.Context, words: tuple[str, ...], said: dict[str, Any], detach: bool) -> planning.Request:
+def request_of(
+    ctx: click.Context, words: tuple[str, ...], said: dict[str, Any], detach: bool, default: Command | None = None
+) -> planning.Request:
+    """What was typed, as planning takes it; ``default`` is the command where none was."""
     job_file, command_words = _split(ctx, words)
-    command, git = said.pop("command"), _git(said)
+    command, git = said.pop("command"), _git(ctx, said)
     said["hyperparameters"] = {name: parse(text) for name, text in said["hyperparameters"].items()}
     lists = {key: tuple(said.pop(key)) or None for key in ("env_file", "forward_env", "collect", "metrics", "requirements")}
     outputs = {name: uri if sign else None for name, sign, uri in (text.partition("=") for text in said.pop("outputs"))}
+    inputs = _shared(ctx, said.pop("inputs"), said.pop("shard"))
     return planning.Request(
+        unreadable=options.unreadable(ctx),
         job_file=job_file,
-        inputs=_shared(ctx, said.pop("inputs"), said.pop("shard")),
+        inputs=inputs,
         outputs=outputs,
         words=command_words,
-        command=Command(shell=command) if command is not None else None,
+        command=Command(shell=command) if command is not None else default,
         detached=detach,
         env_file=lists["env_file"] or (),
         forward_env=lists["forward_env"] or (),
         collect=lists["collect"],
         requirements=lists["requirements"],
-        metrics=lists["metrics"] or (),
+        metrics=tuple(one for one in lists["metrics"] or () if one is not None),
         git=git,
         **said,
     )
 
 
-def _git(said: dict[str, Any]) -> GitSource | None:
+def _git(ctx: click.Context, said: dict[str, Any]) -> GitSource | None:
     repo, branch, commit = (said.pop(name) for name in ("git", "branch", "commit"))
     if repo is None and (branch or commit):
-        raise click.UsageError("--branch and --commit belong to --git REPO")
+        options.keep(ctx, click.UsageError("--branch and --commit belong to --git REPO", ctx))
     return None if repo is None else GitSource(repo, branch, commit)
 
 
 def _shared(ctx: click.Context, inputs: dict[str, str], shard: tuple[str, ...]) -> dict[str, Any]:
     """The inputs, those of --shard marked."""
-    strange = [name for name in shard if name not in inputs]
-    if strange:
-        what = f"--shard {strange[0]}: there is no --input {strange[0]}=…"
-        raise click.UsageError(f"{what}; in a job file it is `shard: true`", ctx)
+    for name in shard:
+        if name not in inputs:
+            what = f"--shard {name}: there is no --input {name}=…; in a job file it is `shard: true`"
+            options.keep(ctx, click.UsageError(what, ctx))
     return {name: {"source": source, "shard": True} if name in shard else source for name, source in inputs.items()}
 
 

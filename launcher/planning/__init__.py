@@ -21,7 +21,7 @@ from launcher.planning.data import data_of
 from launcher.planning.images import image_of, inside
 from launcher.planning.personal import Personal
 from launcher.planning.places import cluster_of, count_of, has_inventory, inventory, nodes_of, template_of
-from launcher.planning.request import Request, Settings
+from launcher.planning.request import Request, Settings, unreadable
 from launcher.planning.source import git_of, project_of
 from launcher.planning.training import training_of
 from launcher.planning.variables import check_variables, read_env_file, user_environment
@@ -60,6 +60,8 @@ def draft(request: Request, environment: Mapping[str, str]) -> Draft:
 
 
 def _settled(request: Request, job: JobFile | None, settings: Settings, environment: Mapping[str, str]) -> Draft:
+    if request.unreadable:
+        raise unreadable(request.unreadable)
     warnings: list[str] = []
     cluster = cluster_of(settings, environment)
     image = image_of(settings, cluster)

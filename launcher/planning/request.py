@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.cluster.userfile import SETTINGS
+from launcher.errors import UsageError
 from launcher.model import Command, GitSource, MetricDefinition
 from launcher.record import dataclass
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 class Request:
     """What was said on the command line or in code; None: nothing was."""
 
+    unreadable: tuple[str, ...] = ()
+    """what was typed and is no value, a sentence each; it counts as not said"""
     job_file: str | None = None
     words: tuple[str, ...] | None = None
     """what stood after `--`"""
@@ -61,6 +64,11 @@ class Request:
     detached: bool = False
     beside: Mapping[str, bytes | Path] = field(default_factory=dict)
     """{path in the working copy: content, or the file that has it}: what goes along with the code"""
+
+
+def unreadable(problems: tuple[str, ...]) -> UsageError:
+    """The error that tells of it."""
+    return UsageError(problems[0]) if len(problems) == 1 else UsageError("several options cannot be read", problems=problems)
 
 
 _STORED_AS = {"max_code_size": "max_code_bytes"}

@@ -335,6 +335,35 @@ def test_wrong_arguments_exit_2_with_a_sentence(home: Path, words: list[str], te
     assert "Traceback" not in done.stderr and not list((home / "home" / "jobs").glob("*"))
 
 
+def test_options_that_cannot_be_read_are_told_together_and_with_all_else(home: Path) -> None:
+    """Pairs that are none, numbers, times, choices, and what is wrong with those that can be read."""
+    words = (
+        *("--hp", "x", "--hp", "=3", "--hp", "a=1", "--env", "BAD", "--env", "RANK=1", "--input", "data", "--input", "y=/nope"),
+        *("--nodes", "x", "--nproc-per-node", "many", "--grace", "soon", "--backend", "foo", "--max-requeues", "-1"),
+        *("--label", "l", "--shard", "z", "--branch", "b", "--metric", "m=(", "--", "true"),
+    )
+    done = launcher("submit", *words)
+    assert done.returncode == 2 and not (home / "home" / "jobs").exists()
+    for sentence in (
+        "'--hp': not NAME=VALUE: x, =3",
+        "'--env': not NAME=VALUE: BAD",
+        "'--input': not NAME=VALUE: data",
+        "'--label': not NAME=VALUE: l",
+        "'--nodes': 'x' is not a valid integer",
+        "'--nproc-per-node': 'many': a number of at least 1, or auto",
+        "'--grace': 'soon'",
+        "'--backend': 'foo' is not one of",
+        "'--max-requeues': -1 is not in the range",
+        "--shard z: there is no --input z=…",
+        "--branch and --commit belong to --git REPO",
+        "these variables are the launcher's own",
+        "inputs.y: there is no /nope",
+        "m: '(' is no regular expression",
+    ):
+        assert done.stderr.count(sentence) == 1, (sentence, done.stderr)
+    assert launcher("submit", "--hp", "x", "--", "true").stderr == "error: Invalid value for '--hp': not NAME=VALUE: x\n"
+
+
 def test_a_bad_pattern_is_wrong_arguments(home: Path) -> None:
     """Not a traceback of the regular expressions."""
     job(FINISHED)

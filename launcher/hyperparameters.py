@@ -20,6 +20,32 @@ LONGEST = 128 * 1024 - 1
 """bytes of `NAME=value` that Linux passes to a program (MAX_ARG_STRLEN of linux/binfmts.h, less the NUL)"""
 
 
+def plain(value: Any) -> Any:
+    """The value with Python's own numbers, truths and texts in the place of numpy's scalars, also in lists and mappings.
+
+    They tell by `item()` which value they stand for exactly; whatever has no such one stays as it is.
+    """
+    try:
+        return _plain(value)
+    except RecursionError:
+        return value
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    if type(value) is list:
+        return [_plain(item) for item in value]
+    shape = getattr(value, "shape", None)
+    if isinstance(value, type) or not (isinstance(shape, tuple) and shape == () and hasattr(value, "item")):
+        return value
+    try:
+        told = value.item()
+    except (TypeError, ValueError, RuntimeError):
+        return value
+    return told if type(told) in (bool, int, float, str) else value
+
+
 def text(value: Any) -> str:
     """A value as a text: itself where it is one, else its JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -55,6 +81,7 @@ def variables(hyperparameters: Mapping[str, Any]) -> dict[str, str]:
 
 def problems(hyperparameters: Mapping[str, Any]) -> list[str]:
     """What is wrong with them, a sentence each: names that cannot be, values that are no JSON, two for one variable."""
+    hyperparameters = plain(dict(hyperparameters))
     found = [f"{name!r}: {why}" for name, why in ((name, odd(name)) for name in hyperparameters) if why]
     taken: dict[str, str] = {}
     for name in hyperparameters if not found else ():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import environ, requirements
 from launcher.cluster import parse_label
 from launcher.errors import UsageError
-from launcher.hyperparameters import problems
+from launcher.hyperparameters import plain, problems
 from launcher.model import MASK
 from launcher.planning.request import Request, Settings
 from launcher.record import dataclass
@@ -41,7 +41,7 @@ class Training:
 
 def training_of(request: Request, job: JobFile | None, settings: Settings) -> Training:
     """Flags over the job file, name by name; UsageError lists what cannot be."""
-    hyperparameters = settings.merged("hyperparameters", "--hp")
+    hyperparameters = plain(settings.merged("hyperparameters", "--hp"))
     wrong = problems(hyperparameters)
     if wrong:
         raise UsageError("these hyperparameters cannot be passed on", problems=wrong, next_step="--hp NAME=VALUE sets one")

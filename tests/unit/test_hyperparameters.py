@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.hyperparameters import LONGEST, parse, problems, text, texts, variable, variables
+from launcher.hyperparameters import LONGEST, parse, plain, problems, text, texts, variable, variables
 
 GIVEN: dict[str, Any] = {
     "epochs": 10,
@@ -80,6 +80,41 @@ def test_what_cannot_be(given: dict[Any, Any], complaint: str) -> None:
 def test_a_tuple_is_no_json() -> None:
     """What would come back as something else is refused rather than changed."""
     assert problems({"x": (1, 2)}) and not problems({"x": [1, 2]})
+
+
+class Scalar:
+    """What numpy's scalars, and tensors of one number, have in common."""
+
+    shape: tuple[int, ...] = ()
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def item(self) -> Any:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+def test_numpy_s_scalars_stand_for_python_s_own_values() -> None:
+    """Also in lists and mappings, with the value that they have exactly; what has none is refused as ever."""
+    import numpy as np
+
+    given = {
+        "a": np.int64(-3), "b": np.float32(0.1), "c": np.bool_(True), "d": np.str_("x"),
+        "e": [np.uint8(7), {"y": np.float16(0.5)}],
+        "f": np.array(2), "g": np.float64(0.25),
+    }  # fmt: skip
+    told = {"a": -3, "b": 0.10000000149011612, "c": True, "d": "x", "e": [7, {"y": 0.5}], "f": 2, "g": 0.25}
+    assert problems(given) == [] and plain(given) == told
+    assert repr(plain(given)) == repr(told) and json.loads(variables(plain(given))["PAI_HPS"]) == told
+    odd = [np.array([1]), np.float32("nan"), np.float64("inf"), np.complex64(1), np.datetime64("2024-01-01"), np.bytes_(b"x"),
+           np.float32, (np.int64(1),), Scalar(ValueError("no")), Scalar([1])]  # fmt: skip
+    for value in odd:
+        assert "a value is a text, a number" in problems({"x": value})[0], value
+    circle: list[Any] = []
+    circle.append(circle)
+    assert "a value is a text" in problems({"x": circle})[0]
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)

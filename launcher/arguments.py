@@ -6,7 +6,7 @@ where nothing is.  Values of variables are never repeated: they may be secrets.
 
 from __future__ import annotations
 
-import difflib
+import functools
 import inspect
 import os
 import warnings
@@ -207,6 +207,8 @@ def problems(checks: Mapping[str, Check], said: Mapping[str, Any]) -> list[str]:
 
 def meant(word: str, known: Iterable[str]) -> str:
     """` (did you mean x?)`, or where nothing is like it, all there are."""
+    import difflib  # for bad arguments alone
+
     all_of_them = list(known)
     close = difflib.get_close_matches(word, all_of_them, n=1)
     return f" (did you mean {close[0]}?)" if close else f" (there are {', '.join(all_of_them)})"
@@ -223,6 +225,12 @@ def texts(value: Any, what: str) -> str | None:
 def kind(value: Any) -> str:
     """`a text`, or its type with an article."""
     return "a text" if isinstance(value, str) else f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """As `warn`, but for what was said before, from whichever line."""
+    warn(text)
 
 
 def warn(text: str) -> None:

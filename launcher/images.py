@@ -10,7 +10,6 @@ nodes' own Python: that is what is given then, with a warning.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -69,7 +68,7 @@ def retrieve(
     images = list(cluster.images)
     if not images:
         why = f"{cluster.path} has no `images:`" if cluster.path else "there is no cluster file, and so no `images:`"
-        _warn_once(f"{why}; commands run with the nodes' own Python")
+        arguments.warn_once(f"{why}; commands run with the nodes' own Python")
         return ImageInfo("nodes' own", NODES_OWN, framework_name, None, accelerator_type.upper(), None, image_scope)
     fits = [image for image in images if _says(image.framework_name, framework_name) and _says(image.image_scope, image_scope)]
     fits = [image for image in fits if _says(image.accelerator_type, accelerator_type)]
@@ -129,8 +128,3 @@ def _described(images: list[ImageInfo]) -> list[str]:
     from launcher.planning.images import described
 
     return described(tuple(images))
-
-
-@functools.cache
-def _warn_once(text: str) -> None:
-    arguments.warn(text)

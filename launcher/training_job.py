@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher import api, arguments, channels
-from launcher.arguments import warn
+from launcher.arguments import warn, warn_once
 from launcher.errors import CollectFailed, UnexpectedStatusException, WrongArguments
 from launcher.model import Failure, from_json
 from launcher.screen import Screen, ending, is_empty, print_table, when
@@ -189,7 +189,7 @@ def submit(request: Request, began: Callable[[TrainingJob], None] = lambda job: 
     try:
         drafted = api.plan(request)
         for text in drafted.warnings:
-            warn(text)
+            warn_once(text)
         screen, made = Screen(), drafted.plan
         job = TrainingJob(api.folder_of(made))
         notes: list[str] = []

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from launcher import Estimator, LauncherError, TrainingJob, UnexpectedStatusException
+from launcher import Estimator, LauncherError, TrainingJob, UnexpectedStatusException, arguments
 from launcher.errors import CollectFailed, JobNotFound, UsageError, WrongArguments
 from tests.jobs.desk import Desk, eventually
 
@@ -49,9 +49,14 @@ def test_without_logs(office: Desk, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_two_fits_are_two_jobs(office: Desk, capfd: pytest.CaptureFixture[str]) -> None:
-    """Each has its folder; all of them can be waited for, and are shown as a table."""
-    said = Estimator(command=MODEL)
-    first, second = said.fit(wait=False), said.fit(wait=False)
+    """Each has its folder; what is ignored is warned of once; all can be waited for, and are shown as a table."""
+    said = Estimator(command=MODEL, instance_type="a100")
+    arguments.warn_once.cache_clear()
+    with pytest.warns(UserWarning) as told:
+        first = said.fit(wait=False)
+        second = said.fit(wait=False)
+    (ignored,) = [one for one in told if one.category is UserWarning]
+    assert str(ignored.message) == "simulated nodes have no instance_type; 'a100' is ignored" and ignored.filename == __file__
     assert first.training_job_id != second.training_job_id and said.latest_job is second
     said.wait(all_jobs=True)
     table = capfd.readouterr().out.splitlines()[-3:]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import images
+from launcher import arguments
 from launcher.errors import UsageError, WrongArguments
 from launcher.images import list_images, retrieve
 from launcher.model import Command
@@ -34,7 +34,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("LAUNCHER_CLUSTER", raising=False)
     monkeypatch.setenv("LAUNCHER_CONFIG", "none")
     monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path / "home"))
-    images._warn_once.cache_clear()
+    arguments.warn_once.cache_clear()
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     return tmp_path
 

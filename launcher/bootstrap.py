@@ -83,6 +83,8 @@ class Marker:
         self.text = "".join(self._halves).encode()
         self.echo = ascii(self._halves).encode()
         """how it looks where our own words come back"""
+        self.before = b""
+        """what was printed before it"""
 
     def order(self, **order: Any) -> bytes:
         return ascii({"marker": self._halves, "seldom": _seldom(), **order}).encode() + b"\n"
@@ -105,7 +107,8 @@ def await_marker(channel: transports.Channel, text: bytes, marker: Marker, host:
             raise
         if len(seen) > 16 << 20:
             raise NodeUnusable("the log-in shell prints without end", where=host.name, lines=last_lines(seen))
-    return seen.partition(marker.text)[2]
+    marker.before, _, rest = seen.partition(marker.text)
+    return rest
 
 
 def _somebody_else_reads(host: Host, seen: bytes) -> NodeError:

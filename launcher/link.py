@@ -85,6 +85,8 @@ class Link:
         self._heard = heard
         self.host = address.host
         self.rank = address.rank
+        self.greeting = b""
+        """what the log-in shell printed before our program began, at the last connection"""
         self.transport: transports.Transport | None = None
         self._channel: transports.Channel | None = None
         self._replies: dict[int, queue.Queue[dict[str, Any] | NodeError]] = {}
@@ -229,6 +231,7 @@ class Link:
             whose = {"job": self.address.job_id, "rank": self.rank, "requeue": self.address.requeue}
             text = bootstrap.boot_line() + marker.order(**order, first=request, **whose)
             rest = bootstrap.await_marker(channel, text, marker, self.host)
+            self.greeting = marker.before
             deadline = time.monotonic() + bootstrap.BOOT_SECONDS
             rest = rest or bootstrap.receive_early(channel, self.host, deadline)
             if rest[:1] == b"!":

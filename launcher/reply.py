@@ -82,6 +82,7 @@ _ANSWERS: Mapping[str, Fits] = {
         addresses=_list(_pair), reached_at=_list(is_text), logout=_map(_truth), nonces=_map(is_text), bin=_maybe(is_text),
         python=_maybe(is_text), programs=_map(_maybe(is_text)), claimed=_truth, slurm=_map(is_text), sees=_maybe(_truth),
     ),
+    "preflight_clock": _object(time=_number),
     "node_start": _object(fresh=_truth, said=is_text),
     "node_follow": _object(claimed=_truth),
     "node_jobs": _object(jobs=_map(_object(alive=_truth))),

@@ -30,7 +30,7 @@ FLOORS: list[set[str]] = [
     {"planning", "configuration", "bootstrap", "link", "fleet", "incoming", "outputs", "inputs", "publish",
      "provenance", "diagnosis", "feed", "backends", "cleaning", "arguments"},
     {"api", "session", "coordinator", "screen"},
-    {"images", "tensorboard", "following"},
+    {"images", "tensorboard", "following", "preflight"},
     {"cli", "__main__", "training_job", "estimator", "functions"},
 ]
 """rooms, ground floor first; a room imports from floors below, and from the rooms of its own floor that are named here"""
@@ -56,7 +56,7 @@ NEIGHBOURS = {
     ("verdict", "policy"),
 }
 ACTING = {"coordinator", "fleet", "link", "bootstrap", "transports", "sync", "rsync", "incoming", "outputs", "inputs",
-          "diagnosis", "replica", "reply", "cleaning"}
+          "diagnosis", "replica", "reply", "cleaning", "preflight"}
 """what acts on nodes: the asking half meets it in the job folder alone"""
 
 
@@ -145,9 +145,9 @@ def test_the_asking_half_never_opens_a_connection() -> None:
 
 
 def test_the_command_line_calls_the_front_desk() -> None:
-    """No door leads straight to the machines, but for `trust`, which looks at host keys, and what shows and cleans up."""
+    """No door leads straight to the machines, but for `trust`, which looks at host keys, `check`, and what cleans up."""
     for path in (PACKAGE / "cli").glob("*.py"):
-        allowed = {"inventory": {"transports"}, "gc": {"cleaning"}}
+        allowed = {"inventory": {"transports"}, "gc": {"cleaning"}, "check": {"preflight"}}
         assert ours(path) & ACTING <= allowed.get(path.stem, set()), path.name
 
 
@@ -185,7 +185,9 @@ def test_heavy_packages_are_imported_where_they_are_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["list"], ["list", "-o", "json"], ["status", "-h"], ["submit", "--help"], ["--version"]], ids=" ".join
+    "words",
+    [["--help"], ["list"], ["list", "-o", "json"], ["status", "-h"], ["submit", "--help"], ["check", "--help"], ["--version"]],
+    ids=" ".join,
 )
 def test_reading_commands_load_none_of_the_heavy_packages(words: list[str], tmp_path: Path) -> None:
     """What the interpreter says it loaded, not what we believe."""

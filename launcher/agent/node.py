@@ -19,8 +19,13 @@ _STEP_TELLS = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES", 
 def hello(session, request):
     """Tell everything the plan for this node depends on; with a `nonce`, make the job's directory and leave it there.
 
-    With `no_code` the working copy is an empty one, and made at once; `channels` are outputs of the job's own.
+    With `no_code` the working copy is an empty one, and made at once; `channels` are outputs of the job's own.  With
+    `passing` the directory goes with this session.
     """
+    if request.get("passing"):
+        from launcher.agent import preflight
+
+        preflight.leave_nothing(session)
     seen = _leave_nonce(session, request["nonce"]) if request.get("nonce") else {}
     if request.get("no_code") or request.get("channels"):
         session.layout.make_outputs(session.job, request.get("channels", ()))

@@ -18,7 +18,7 @@ from launcher.agent.layout import Layout
 
 OPERATIONS = {"node": "node", "probe": "probe", "mirror": "mirror", "working": "mirror", "outputs": "outputs",
               "prepare": "prepare", "inputs": "inputs", "layer": "layers", "store": "stores",
-              "environment": "environment"}
+              "environment": "environment", "preflight": "preflight"}
 """first word of an operation's name: the module of this folder whose OPS has it"""
 _NEAR_STREAMS = 0x8000
 """streams from here on answer a request; those below follow the spool"""

@@ -15,6 +15,7 @@ from launcher.errors import LauncherError
 
 _COMMANDS = {
     "submit": ("launcher.cli.submit", "Run a command on several nodes, and bring its model here."),
+    "check": ("launcher.cli.check", "Look whether a job could start; starts nothing, and tells all that is wrong."),
     "attach": ("launcher.cli.watch", "Watch a job: what is left of its output, then its end."),
     "logs": ("launcher.cli.watch", "Show what a job's processes printed."),
     "events": ("launcher.cli.watch", "Show what happened to a job, event by event."),

@@ -67,14 +67,15 @@ def find(work: Work, *, pull: bool = True) -> tuple[dict[int, dict[str, Any]], d
     for rank, told in found.items():
         if told.get("absent"):
             what = f"{environment.kind} has no image {environment.name}, and it can hardly be pulled: {sentence(told['absent'])}"
-            errors[rank] = NodeUnusable(what, where=work.where(rank))
+            step = f"`{environment.kind} pull {environment.name}` there tells more; `{environment.kind} load` needs no registry"
+            errors[rank] = NodeUnusable(what, where=work.where(rank), next_step=step)
     there = {rank: told for rank, told in found.items() if "absent" not in told}
     if environment.contained:
         there, unusable = _look_inside(work, environment, there)
         errors |= unusable
-    for error in errors.values():
+    for rank, error in errors.items():
         if isinstance(error, NodeUnusable):
-            error.next_step = error.next_step or _STEPS[environment.kind]
+            error.where, error.next_step = work.where(rank), error.next_step or _STEPS[environment.kind]
     lacking = {rank: lack for rank, told in there.items() if (lack := _lacks(work, rank, told)) is not None}
     if len({told.get("id") for told in there.values()}) > 1:
         work.note(f"warning: {environment.name} is not the same image on every node; `{environment.kind} pull` there makes it so")

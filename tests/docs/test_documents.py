@@ -12,6 +12,7 @@ import pytest
 
 from launcher import errors, policy
 from launcher.model import JobSpec, Plan
+from launcher.preflight.report import Finding
 from launcher.status import Status
 from tests.docs.conftest import Jobs, launcher
 from tests.docs.pages import ROOT, code, first_column, rows, section, text_of
@@ -84,6 +85,22 @@ def test_nodes_and_dry_run_documents(jobs: Jobs) -> None:
     plan = jobs.json("submit", "--dry-run", "--backend", "local", "--command", "true")
     assert documented("submit --dry-run") == set(plan) - {"schema_version"} == {field.name for field in fields(Plan)}
     assert {field.name for field in fields(JobSpec)} <= set(code(section("docs/json.md", "submit --dry-run")))
+
+
+def test_check_document(jobs: Jobs) -> None:
+    """check has the documented keys, its kinds are those of json.md and of the page."""
+    told = jobs.json("check", "--backend", "local")
+    assert documented("check") == set(told) - {"schema_version"}
+    assert set(told["nodes"][0]) == documented("check", table=1)
+    finding = {field.name for field in fields(Finding)} - {"where"}
+    assert documented("check", table=2) == finding | {"hosts"}
+    source = "".join(path.read_text() for path in (ROOT / "launcher/preflight").glob("*.py"))
+    found = set(re.findall(r'Finding\(\s*"(\w+)"|_renamed\("(\w+)"', source))
+    kinds = {word for pair in found for word in pair if word} | set(re.findall(r'"(Job\w+)"', source))
+    assert set(first_column(section("docs/check.md", "What is a warning"))) == kinds
+    tree = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.NodeError)]
+    known = {kind.__name__ for kind in tree} - {"NodeError"} | {"NoMasterAddress", "TorchDiffers", "NoTorch"}
+    assert known <= set(code(section("docs/json.md", "check")))
 
 
 def event_table() -> dict[str, set[str]]:

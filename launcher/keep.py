@@ -25,6 +25,15 @@ def home() -> Path:
     return Path(os.environ.get("LAUNCHER_HOME") or "~/.launcher").expanduser().absolute()
 
 
+def unfit(folder: str | os.PathLike[str]) -> str | None:
+    """Why nothing else may be put into a folder: $LAUNCHER_HOME itself, and what is in its jobs/, are the launcher's own."""
+    real, own = os.path.realpath(folder), os.path.realpath(home())
+    jobs = os.path.join(own, "jobs")
+    if real in (own, jobs) or real.startswith(jobs + os.sep):
+        return f"{os.fspath(folder)}: jobs have their folders there ({jobs}), and nothing else may be put among them"
+    return None
+
+
 def recall(question: Sequence[str]) -> Any | None:
     """The answer that was kept, if every file it came from is as it was then; None otherwise."""
     try:

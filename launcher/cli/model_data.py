@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launcher import api
+from launcher import api, keep
 from launcher import uri as uris
 from launcher.cli import options
 from launcher.errors import LauncherError, UsageError
@@ -86,11 +86,14 @@ def _copy(folder: Folder, to: str) -> str:
 
     path = uris.local_path(to)
     where = to.rstrip("/") if path is None else os.path.abspath(os.path.expanduser(path))
-    wrong = uris.problems(where, writing=True) if path is None else []
-    if path is not None and os.path.exists(where) and not os.path.isdir(where):
-        wrong = [f"{where} is a file, and a folder is wanted"]
+    wrong = uris.problems(where if path is None else to, writing=True) if uris.is_uri(to) else []
+    if not to.strip():
+        wrong = ["a folder or a URI is wanted, not an empty text"]
+    elif path is not None and not wrong:
+        found = keep.unfit(where) if os.path.isdir(where) or not os.path.exists(where) else f"{where} is a file, no folder"
+        wrong = [found] if found else []
     if wrong:
-        raise UsageError("the model cannot be copied there", problems=wrong)
+        raise UsageError("the model cannot be copied there", problems=wrong, next_step="name another place")
     target = of_channel(where, load(folder.output), MODEL)
     publish(folder.output, target, lambda text: say(text, err=True), lambda done, total: None)
     return where

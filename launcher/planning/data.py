@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import channels
+from launcher import channels, keep
 from launcher import uri as uris
 from launcher.cluster.inventory import did_you_mean
 from launcher.errors import UsageError
@@ -122,8 +122,8 @@ def _place(key: str, said: Any, wrong: list[str]) -> str | None:
             wrong += [f"{key}: {problem}" for problem in uris.problems(text, writing=True)]
             return text.rstrip("/")
         path = os.path.abspath(os.path.expanduser(path))
-    wrong += [f"{key}: {problem}" for problem in uris.problems(text, writing=True) if uris.is_uri(text)]
-    wrong += _not_writable(key, path)
+    odd = [f"{key}: {problem}" for problem in uris.problems(text, writing=True) if uris.is_uri(text)]
+    wrong += odd or _not_writable(key, path)
     return path
 
 
@@ -132,4 +132,6 @@ def _not_writable(key: str, path: str) -> list[str]:
     above = uris.nearest(Path(path))
     if not above.is_dir():
         return [f"{key}: {above} is a file, and a folder is wanted"]
+    if why := keep.unfit(path):
+        return [f"{key}: {why}"]
     return [] if os.access(above, os.W_OK | os.X_OK) else [f"{key}: {above} cannot be written to"]

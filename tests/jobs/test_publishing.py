@@ -111,6 +111,25 @@ def test_a_model_is_copied_once_and_over_nothing_else(local: Desk, tmp_path: Pat
     assert not spoiled["complete"] and spoiled["copied_to"] is None and not (tmp_path / "new").exists()
 
 
+def test_nothing_is_put_among_the_folders_of_jobs(local: Desk, tmp_path: Path) -> None:
+    """A job's own outputs, and what is above them, by whichever name: refused, and all of it stays as it is."""
+    local.submit("--command", "echo m > $PAI_OUTPUT_MODEL/m")
+    output = local.folder() / "output"
+    (tmp_path / "link").symlink_to(output)
+    before = {path: path.stat().st_mtime_ns for path in local.folder().rglob("*")}
+    places = [output / "model", output / "model" / "deeper", output, tmp_path / "link" / "model", local.folder(), local.home]
+    for place in (*map(str, places), f"{local.home}/jobs", f"{local.home}/jobs/../jobs/x", (output / "new").as_uri()):
+        done = local.run("model-data", "latest", "--to", place, check=2)
+        assert "jobs have their folders there" in done.stderr and "name another place" in done.stderr, place
+    assert {path: path.stat().st_mtime_ns for path in local.folder().rglob("*")} == before
+    places_of_a_job = ("--output-path", str(local.home / "jobs"), "--checkpoints-path", str(output / "checkpoints"))
+    refused = local.submit(*places_of_a_job, "--output-channel", f"model={output}", "--command", "true", check=2)
+    assert refused.stderr.count("jobs have their folders there") == 3
+    assert "not an empty text" in local.run("model-data", "latest", "--to", "", check=2).stderr
+    assert "write file:///absolute/path" in local.run("model-data", "latest", "--to", "file:///a%00b", check=2).stderr
+    assert local.run("model-data", "latest", "--to", str(tmp_path)).stdout == f"{tmp_path}\n"
+
+
 def test_a_place_that_cannot_be_written_to_is_said_before_the_command_runs(local: Desk, s3: S3, tmp_path: Path) -> None:
     """A bucket that is not there: nothing was trained for nothing."""
     command = f"touch {tmp_path}/trained"

@@ -6,7 +6,6 @@ Acting is the coordinator's: a process of its own that meets us in the job folde
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -85,6 +84,8 @@ def submit(
     try:
         _fill(drafted, folder, progress)
     except BaseException:
+        import shutil
+
         shutil.rmtree(folder.root, ignore_errors=True)
         raise
     before_start()
@@ -106,6 +107,7 @@ def submit(
 
 def _fill(drafted: Draft, folder: Folder, progress: Callable[[str], None]) -> None:
     """All that the coordinator will need: code, the list of what the inputs hold, environment, plan.  Raises UsageError."""
+    import shutil
     from pathlib import Path
 
     from launcher import code

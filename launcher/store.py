@@ -31,11 +31,8 @@ LATEST = "latest"
 
 def new_job_id(base: str, now: float) -> str:
     """`<base name>-<YYYYMMDD>-<HHMMSS>-<4 random letters>`, local time; base is reduced to letters, digits, `.`, `_`, `-`."""
-    import secrets
-    import string
-
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in base).strip("-._") or "job"
-    letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))
+    letters = "".join(chr(ord("a") + byte % 26) for byte in os.urandom(4))
     return f"{safe[:80]}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{letters}"
 
 

@@ -8,6 +8,7 @@ as in CI, their absence is an error instead.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,10 @@ TOGETHER = {"jobs", "s3"}
 """fixtures that are made once and take seconds: one worker of xdist runs all tests that take one"""
 
 _left_out = pytest.StashKey[list[str]]()
+# Where the tests are started in the background these are ignored, and would be by every process that they start.
+for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(_ignored) is signal.SIG_IGN:
+        signal.signal(_ignored, signal.default_int_handler if _ignored is signal.SIGINT else signal.SIG_DFL)
 # Whoever runs the tests may have clusters of their own.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 

@@ -6,7 +6,6 @@ Nothing here needs YAML or pydantic: `--hosts` and the local backend work, and s
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
@@ -134,6 +133,8 @@ def _first(place: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` (did you mean x?)`, or nothing when no known word is near."""
+    import difflib  # for bad input alone
+
     lowered = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower()[:64], lowered, n=1, cutoff=0.6)
     return f" (did you mean {lowered[near[0]]}?)" if near else ""

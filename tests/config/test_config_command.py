@@ -47,25 +47,29 @@ def answer(*answers: str, words: tuple[str, ...] = (), more: Mapping[str, str] |
     command = [sys.executable, "-m", "launcher", "config", *words]
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:
         os.close(theirs)
-        assert running.stderr is not None and running.stdout is not None
-        said = ""
-        for text in answers:
-            said += _until_asked(running, ours)
-            os.write(ours, text.encode() + b"\n")
-        if stop is not None:
-            said += _until_asked(running, ours)
-        while stop is not None and running.poll() is None:
-            # A signal in the moment before the question waits for its answer is heard with the next one.
-            running.send_signal(stop)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                running.wait(0.3)
         try:
+            said = _typed(running, ours, answers, stop)
             out, err = running.communicate(timeout=30)
         except BaseException:
             running.kill()
             raise
     os.close(ours)
     return Done(running.returncode, out.decode(), said + err.decode())
+
+
+def _typed(running: subprocess.Popen[bytes], terminal: int, answers: tuple[str, ...], stop: int | None) -> str:
+    said = ""
+    for text in answers:
+        said += _until_asked(running, terminal)
+        os.write(terminal, text.encode() + b"\n")
+    if stop is not None:
+        said += _until_asked(running, terminal)
+    while stop is not None and running.poll() is None:
+        # A signal in the moment before the question waits for its answer is heard with the next one.
+        running.send_signal(stop)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(0.3)
+    return said
 
 
 def _until_asked(running: subprocess.Popen[bytes], terminal: int) -> str:

@@ -5,7 +5,8 @@
     clone(source, ...)        the folder in a fresh clone; UsageError with git's last lines
 
 Nothing that a repository's name says is taken for an option or a program: only file, http, https, ssh and git are spoken.
-A name and a password in the URL go to git through the environment, not its command line, where everybody could read them.
+A name and a password in the URL go to git through the environment, not its command line, where everybody could read them,
+and to no other server than the URL's: where submodules are is said by the repository, whose hooks are not run either.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from launcher.errors import UsageError
 from launcher.model import MASK, GitSource
 from launcher.record import dataclass
+from launcher.uri import hidden
 
 SCHEMES = ("file", "http", "https", "ssh", "git")
 _SCP = re.compile(r"(?:[A-Za-z0-9._-]+@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]):(?![:/]{2})\S")
@@ -29,6 +31,10 @@ _SCP = re.compile(r"(?:[A-Za-z0-9._-]+@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\])
 _REF = re.compile(r"(?!/|.*(?://|\.\.|@\{|\.lock(?:/|\Z)))[^\x00-\x20\x7f~^:?*\[\\-][^\x00-\x20\x7f~^:?*\[\\]*(?<![./])\Z")
 """git-check-ref-format(1)"""
 _COMMIT = re.compile(r"[0-9A-Fa-f]{4,64}\Z")
+_LINK = "160000"
+"""the mode of a submodule's entry (gitdatamodel(7))"""
+_NOT_CHEAP = re.compile(r"dumb http transport|does not support (?:shallow|filter|--depth)|unadvertised object|not our ref")
+"""what servers say that give whole histories alone"""
 _LAST_LINES = 8
 _SHORT = 4
 """characters of a name or password that may stand in a word by chance"""
@@ -71,13 +77,25 @@ def _odd_repo(repo: str) -> str | None:
         return "a program that git would start; name the repository itself"
     if sign and scheme.lower() != "file":
         try:
-            host = urlsplit(repo).hostname
+            parts = urlsplit(repo)
         except ValueError as error:
             return str(error)
-        if not host or host.startswith("-"):
+        if not parts.hostname or parts.hostname.startswith("-"):
             return "there is no host in it"
+        if why := _in_the_open(parts):
+            return why
     if is_path(repo) and not Path(repo).expanduser().is_dir():
         return "there is no such folder here"
+    return None
+
+
+def _in_the_open(parts: SplitResult) -> str | None:
+    """What git could only be told on its command line, or ssh on its own, where everybody reads it."""
+    web = parts.scheme.lower() in ("http", "https")
+    if web and parts.query:
+        return "git's command line would show what is behind the ?, and git puts paths behind it: write https://NAME:TOKEN@HOST/…"
+    if not web and parts.password is not None:
+        return f"{parts.scheme} takes no password from an address, and would show it on its command line: leave it out"
     return None
 
 
@@ -132,7 +150,8 @@ def clone(
     else:
         git.fetch(["--filter=blob:none", *(["--single-branch"] if source.branch else [])], "--no-checkout")
         git.run("checkout", "--quiet", "--detach", _found(git, source))
-    return _inside(target, folder, shown, progress)
+    _clone_submodules(git, folder, progress)
+    return _inside(target, folder, shown)
 
 
 @dataclass(frozen=True)
@@ -149,10 +168,23 @@ class _Git:
         words = ["clone", "--quiet", "--no-tags", *options, *branch]
         url = _without_credentials(self.source)[0]
         done = self._start(*words, *cheap, "--", url, str(self.target))
-        if done.returncode and re.search(r"dumb http transport|does not support (shallow|filter|--depth)", done.stderr):
+        if done.returncode and _NOT_CHEAP.search(done.stderr):
             done = self._start(*words, "--", url, str(self.target))
         if done.returncode:
             raise self._refused(done)
+
+    def fetch_submodules(self, paths: Sequence[str]) -> None:
+        """Clone what lies at these paths, and below it; from folders of this machine only where the user's git may do that."""
+        asked = self.ask("config", "--get", "protocol.file.allow").stdout.strip()
+        schemes = [scheme for scheme in SCHEMES if scheme != "file" or asked == "always"]
+        words = ["-C", str(self.target), "-c", f"core.hooksPath={os.devnull}", "submodule", "--quiet"]
+        words += ["update", "--init", "--recursive"]
+        done = self._start(*words, "--depth=1", "--", *paths, schemes=schemes)
+        if done.returncode and _NOT_CHEAP.search(done.stderr):
+            done = self._start(*words, "--", *paths, schemes=schemes)
+        if done.returncode:
+            step = "clone it yourself, and name the folder by --source-dir"
+            raise self._refused(done, "git cannot clone its submodules", step)
 
     def run(self, *words: str) -> str:
         """git in the clone; what it printed."""
@@ -165,12 +197,12 @@ class _Git:
         """As `run`, whatever comes of it."""
         return self._start("-C", str(self.target), *words)
 
-    def _start(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def _start(self, *words: str, schemes: Sequence[str] = SCHEMES) -> subprocess.CompletedProcess[str]:
         quiet = ["-c", "advice.detachedHead=false", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never"]
         try:
             return subprocess.run(
                 ["git", *quiet, *words],
-                env=_environment(self.source, self.environment),
+                env=_environment(self.source, self.environment) | {"GIT_ALLOW_PROTOCOL": ":".join(schemes)},
                 stdin=None if _terminal() else subprocess.DEVNULL,
                 capture_output=True,
                 encoding="utf-8",
@@ -180,10 +212,15 @@ class _Git:
         except OSError as error:
             raise UsageError(f"git cannot be started: {error.strerror}", next_step="install git on this machine") from error
 
-    def _refused(self, done: subprocess.CompletedProcess[str]) -> UsageError:
-        said = _cleaned(done.stderr, self.source).splitlines()
+    def _refused(
+        self,
+        done: subprocess.CompletedProcess[str],
+        what: str = "git cannot clone it",
+        step: str = "check the address; `git clone` by hand tells more",
+    ) -> UsageError:
+        said = hidden(_cleaned(done.stderr, self.source)).splitlines()
         lines = [line for line in said if line.strip()][-_LAST_LINES:]
-        return UsageError("git cannot clone it", where=masked(self.source).repo, problems=lines, next_step=_step(done.stderr))
+        return UsageError(what, where=masked(self.source).repo, problems=lines, next_step=_step(done.stderr) or step)
 
 
 # git's and ssh's words for what is wrong, and what can be done about it.
@@ -196,28 +233,30 @@ _STEPS = (
     ("Authentication failed", "check the token or password: git's credential helper, or the one in the address"),
     ("dubious ownership", "say that you trust it: git config --global --add safe.directory FOLDER"),
     ("Could not resolve host", "check the address, and the network"),
+    ("transport 'file' not allowed", "if you trust the repository: git config --global protocol.file.allow always"),
 )
 
 
-def _step(stderr: str) -> str:
-    found = (step for words, step in _STEPS if words.lower() in stderr.lower())
-    return next(found, "check the address; `git clone` by hand tells more")
+def _step(stderr: str) -> str | None:
+    return next((step for words, step in _STEPS if words.lower() in stderr.lower()), None)
 
 
 def _environment(source: GitSource, given: Mapping[str, str]) -> dict[str, str]:
     """git's: no question without a terminal, no other repository's variables, the credentials of the URL."""
     environment = {name: value for name, value in given.items() if name not in _LOCAL_VARIABLES}
-    environment |= {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": ":".join(SCHEMES)}
+    environment["LC_ALL"] = "C"
     if not _terminal():
         environment["GIT_TERMINAL_PROMPT"] = "0"
         if "GIT_SSH" not in given:
             environment["GIT_SSH_COMMAND"] = f"{given.get('GIT_SSH_COMMAND') or _ssh_command()} -o BatchMode=yes"
-    _, name, password = _without_credentials(source)
+    url, name, password = _without_credentials(source)
     if name is not None:
         count = int(given.get("GIT_CONFIG_COUNT") or 0)
+        # Of that server alone: a submodule, or an answer that leads on, may name any.
+        key = "credential.{0.scheme}://{0.netloc}.helper".format(urlsplit(url))
         # An empty value first: no other helper is asked, and none stores what was in the URL.
         for number, value in enumerate(("", _HELPER), count):
-            environment |= {f"GIT_CONFIG_KEY_{number}": "credential.helper", f"GIT_CONFIG_VALUE_{number}": value}
+            environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         environment |= {"GIT_CONFIG_COUNT": str(count + 2), "LAUNCHER_GIT_NAME": name, "LAUNCHER_GIT_PASSWORD": password or ""}
     return environment
 
@@ -275,7 +314,21 @@ def _found(git: _Git, source: GitSource) -> str:
     return commit
 
 
-def _inside(target: Path, folder: str | None, shown: GitSource, progress: Callable[[str], None]) -> Path:
+def _clone_submodules(git: _Git, folder: str | None, progress: Callable[[str], None]) -> None:
+    """Those in the source folder, or that it is in; what the repository has besides is not needed."""
+    # Folders that are repositories of their own, and that .gitmodules says nothing of, cannot be had by anybody.
+    named = git.ask("config", "-z", "--blob", "HEAD:.gitmodules", "--get-regexp", r"^submodule\..*\.path$").stdout.split("\0")
+    paths = {entry.partition("\n")[2] for entry in named}
+    staged = git.run("ls-files", "--stage", "-z").split("\0") if paths else []
+    links = [entry.partition("\t")[2] for entry in staged if entry.startswith(_LINK) and entry.partition("\t")[2] in paths]
+    here = f"{folder}/" if folder else ""
+    wanted = [path for path in links if path.startswith(here) or here.startswith(f"{path}/")]
+    if wanted:
+        progress(f"cloning {len(wanted)} submodule{'s' * (len(wanted) != 1)}: {', '.join(wanted[:5])}{', …' * (len(wanted) > 5)}")
+        git.fetch_submodules(wanted)
+
+
+def _inside(target: Path, folder: str | None, shown: GitSource) -> Path:
     """The source folder in the clone; UsageError where there is none, or something of it leads out of the clone."""
     top, source = os.path.realpath(target), os.path.realpath(target / (folder or "."))
     if not os.path.isdir(source) or not (source + os.sep).startswith(top + os.sep):
@@ -290,8 +343,6 @@ def _inside(target: Path, folder: str | None, shown: GitSource, progress: Callab
     if outside:
         problems = [f"{path}: a link out of the repository" for path in sorted(outside)[:20]]
         raise UsageError("the repository cannot be taken as it is", where=shown.repo, problems=problems)
-    if (target / ".gitmodules").is_file():
-        progress("warning: the repository has submodules, which are not cloned: their folders are empty")
     return Path(source)
 
 

@@ -113,14 +113,78 @@ def test_links_out_of_the_clone_are_refused(repository: Repository, tmp_path: Pa
     assert "there is no folder out in it" in refusal(GitSource(repository.url), tmp_path / "b", "out")
 
 
-def test_submodules_are_not_cloned_and_that_is_said(repository: Repository, tmp_path: Path) -> None:
-    """Their folders are empty."""
-    repository.git("submodule", "--quiet", "add", repository.url, "libs")
-    repository.commit("with libs", "libs")
+def with_submodule(repository: Repository, url: str, name: str = "libs") -> None:
+    """A commit that has a submodule of that address."""
+    repository.git("submodule", "--quiet", "add", "--name", name, repository.url, name)
+    repository.git("config", "--file", ".gitmodules", f"submodule.{name}.url", url)
+    repository.commit(f"with {name}", "with")
     repository.push()
-    told: list[str] = []
-    clone(check(GitSource(repository.url), ""), None, tmp_path / "clone", told.append, os.environ)
-    assert "submodules, which are not cloned" in told[-1] and list((tmp_path / "clone/libs").iterdir()) == []
+    subprocess.run(["git", "-C", repository.bare, "update-server-info"], check=True)
+
+
+@pytest.fixture
+def files_allowed(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As somebody's git may be told to take submodules from folders; after the repository, which allows nothing."""
+    config = tmp_path / "gitconfig"
+    config.write_text("[protocol \"file\"]\n\tallow = always\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+
+
+@pytest.mark.usefixtures("files_allowed")
+def test_submodules_are_cloned_where_the_source_folder_has_them(repository: Repository, tmp_path: Path) -> None:
+    """Those of submodules, too, of a branch and of a commit; a folder that has none of them waits for none."""
+    other = repository.work.parent / "other.git"
+    subprocess.run(["git", "clone", "-q", "--bare", repository.url, str(other)], check=True)
+    with_submodule(repository, str(other), "inner")
+    subprocess.run(["git", "clone", "-q", "--bare", repository.url, str(tmp_path / "nested.git")], check=True)
+    with_submodule(repository, "../nested.git", "libs")
+    repository.git("-C", "libs", "fetch", "-q", str(tmp_path / "nested.git"), "main")
+    repository.git("-C", "libs", "checkout", "-q", "FETCH_HEAD")
+    repository.commit("newer libs", "newer")
+    repository.push()
+    newest = GitSource(repository.url)
+    for number, source in enumerate((newest, GitSource(repository.url, None, repository.commits["newer libs"]))):
+        told: list[str] = []
+        top = clone(check(source, ""), None, tmp_path / str(number), told.append, os.environ)
+        assert told[-1] == "cloning 2 submodules: inner, libs"
+        for script in ("src/train.py", "inner/src/train.py", "libs/src/train.py", "libs/inner/src/train.py"):
+            assert (top / script).is_file(), script
+    told = []
+    assert clone(check(newest, ""), "src", tmp_path / "src", told.append, os.environ).name == "src"
+    assert len(told) == 1 and not list((tmp_path / "src/libs").iterdir())
+    inside = clone(check(newest, ""), "libs/src", tmp_path / "in", told.append, os.environ)
+    assert (inside / "train.py").is_file() and told[-1] == "cloning 1 submodule: libs"
+
+
+@pytest.mark.parametrize("url", ["FILE", "ext::sh -c 'touch TOUCHED'", "-uTOUCHED", "ssh://-oProxyCommand=touch TOUCHED/x"])
+def test_a_submodule_is_no_way_to_this_machine_s_folders_or_programs(repository: Repository, tmp_path: Path, url: str) -> None:
+    """What its address says is refused as git refuses it, with what can be done; nothing is started."""
+    mark = tmp_path / "touched"
+    with_submodule(repository, url.replace("FILE", repository.url).replace("TOUCHED", str(mark)))
+    text = refusal(GitSource(repository.url), tmp_path / "clone")
+    assert "git cannot clone its submodules" in text and "next:" in text and not mark.exists()
+    assert ("protocol.file.allow" in text) == (url == "FILE")
+
+
+@pytest.mark.usefixtures("files_allowed")
+def test_hooks_and_commands_of_a_repository_are_not_run(repository: Repository, tmp_path: Path) -> None:
+    """Neither what .gitmodules would have done instead of a checkout."""
+    with_submodule(repository, repository.url)
+    repository.git("config", "--file", ".gitmodules", "submodule.libs.update", f"!touch {tmp_path}/touched")
+    repository.commit("evil", "evil")
+    repository.push()
+    text = refusal(GitSource(repository.url), tmp_path / "clone")
+    assert "git cannot clone its submodules" in text and "not allowed" not in text and not (tmp_path / "touched").exists()
+
+
+def test_a_folder_that_is_a_repository_of_its_own_without_an_address_stays_empty(repository: Repository, tmp_path: Path) -> None:
+    """Nobody could clone it."""
+    with_submodule(repository, repository.url)
+    repository.git("rm", "-q", "--cached", ".gitmodules")
+    repository.git("commit", "-q", "-m", "no modules")
+    repository.push()
+    path = clone(check(GitSource(repository.url), ""), None, tmp_path / "clone", lambda text: None, os.environ)
+    assert (path / "src/train.py").is_file() and not list((path / "libs").iterdir())
 
 
 def test_what_opens_doors_is_masked() -> None:
@@ -184,6 +248,36 @@ def test_a_password_in_the_address_reaches_the_server_and_nobody_else(
         assert cloned(GitSource(url, source.branch, source.commit), tmp_path / str(number)) == ("two", "one")[number]
     assert kind.seen and not [line for line in kind.seen if b"w0rd" in line]
     assert not [path for path in (tmp_path / "0").rglob("*") if path.is_file() and b"w0rd" in path.read_bytes()]
+
+
+def test_a_password_is_for_its_own_server_alone(
+    web: tuple[str, type[_Private]], repository: Repository, tmp_path: Path
+) -> None:
+    """Submodules beside the repository are had with it; one that names another server sends nothing there."""
+    place, kind = web
+    with_submodule(repository, "../repo.git", "beside")
+    url = f"http://me:p%40ss%20w0rd@{place}"
+    path = clone(check(GitSource(url), ""), None, tmp_path / "clone", lambda text: None, os.environ)
+    assert (path / "beside/src/train.py").is_file()
+    assert not [line for line in kind.seen if b"w0rd" in line]
+    asked: list[str | None] = []
+    other = type("Other", (_Private,), {"seen": [], "do_GET": lambda self: asked.append(self.headers.get("Authorization")) or
+                                        _Private.do_GET(self)})  # fmt: skip
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with_submodule(repository, f"http://127.0.0.1:{server.server_port}/x.git", "elsewhere")
+        text = refusal(GitSource(url), tmp_path / "other")
+        server.shutdown()
+    assert "git cannot clone its submodules" in text and "could not read Username" in text
+    assert asked and set(asked) == {None} and "w0rd" not in text
+
+
+@pytest.mark.parametrize("repo", ["https://host/x.git?private_token=t0ken", "ssh://git:t0ken@host/x.git", "git://me:t0ken@host/x"])
+def test_what_could_only_stand_on_a_command_line_is_refused(repo: str) -> None:
+    """With what to write, and without the secret."""
+    with pytest.raises(UsageError, match="command line") as told:
+        check(GitSource(repo), "--git")
+    assert "t0ken" not in str(told.value)
 
 
 def test_without_the_password_nobody_is_asked(web: tuple[str, type[_Private]], tmp_path: Path) -> None:

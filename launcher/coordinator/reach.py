@@ -93,7 +93,9 @@ def naming_inventory(error: LauncherError, plan: Plan) -> LauncherError:
     if isinstance(error, NodesFailed):
         for one in error.errors:
             naming_inventory(one, plan)
-        return NodesFailed(error.what, error.errors)
+        told = NodesFailed(error.what, error.errors)
+        told.next_step = error.next_step
+        return told
     if isinstance(error, (HostKeyUnknown, HostKeyChanged)):
         error.next_step += f" --{said[0]} {shlex.quote(plan.inventory)}"
     return error

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.coordinator.steps import Steps
-from launcher.errors import HostKeyUnknown, LauncherError, NodesFailed
+from launcher.errors import HostKeyUnknown, LauncherError, NodesFailed, NodeUnusable
 from launcher.model import Command
 from launcher.planning import Request, draft
 from launcher.policy import Step, View
@@ -33,3 +33,13 @@ def test_the_advice_to_trust_a_host_can_be_typed_as_it_is(
     error: LauncherError = NodesFailed("not every node can be reached", [unknown]) if together else unknown
     event = Steps(plan, Folder(tmp_path), lambda event: None, View).failed(Step.REACH, error)
     assert event["message"].endswith(f"  next: compare, then: {advice}")
+
+
+def test_a_failed_probe_keeps_its_advice_where_the_inventory_was_named(tmp_path: Path) -> None:
+    """What is gathered of several nodes has a next step of its own."""
+    (tmp_path / "lab.yaml").write_text("hosts: [n1, n2]\n")
+    plan = draft(Request(cluster=str(tmp_path / "lab.yaml"), command=Command(shell="true")), {}).plan
+    error = NodesFailed("no address of node 0 is reached", [NodeUnusable("cannot reach node 0 (n1)", where="n2")])
+    error.next_step = "open the training ports"
+    event = Steps(plan, Folder(tmp_path), lambda event: None, View).failed(Step.PROBE, error)
+    assert event["message"].endswith("    n2: cannot reach node 0 (n1)\n  next: open the training ports")

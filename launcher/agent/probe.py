@@ -15,8 +15,11 @@ _TRIES = 200
 
 
 def listen(session, request):
-    """Take the asked port, or a free one outside the ephemeral range, and answer the nonce there until the command is started."""
-    sock = bind(request["port"]) if request.get("port") else _bind_free()
+    """Take the asked port, or a free one outside the ephemeral range, and answer the nonce there until the command is started.
+
+    With ``any`` it is one that the kernel picks.
+    """
+    sock = bind(0) if request.get("any") else bind(request["port"]) if request.get("port") else _bind_free()
     sock.listen(256)
     session.held.pop("port", lambda: None)()
     session.held["port"] = lambda: _unlisten(sock)

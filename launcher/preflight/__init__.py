@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher import environ
 from launcher.coordinator import environment, layer, master, reach
 from launcher.coordinator.prepare import Work
 from launcher.coordinator.version import python_of
@@ -20,6 +21,7 @@ from launcher.errors import LauncherError, LinkLost, NodeError
 from launcher.fleet import Fleet
 from launcher.preflight.findings import judge
 from launcher.preflight.report import Report, Seen
+from launcher.preflight.ring import around
 from launcher.store import Folder, Store
 
 if TYPE_CHECKING:
@@ -43,9 +45,9 @@ def look(drafted: Draft, lenient: Collection[str] = (), progress: Callable[[str]
     try:
         report = preflight.report(lenient)
     except BaseException:
-        preflight.end(polite=drafted.plan.allocation is not None)
+        preflight.end(at_once=True)
         raise
-    preflight.end(polite=True)
+    preflight.end()
     return report
 
 
@@ -76,7 +78,7 @@ class _Preflight:
         asked = {**reach.question(plan, self._folder, no_code=True), "passing": True}
         self._facts, errors = self._fleet.try_reach(asked, lambda rank: None)
         self._note(errors)
-        facts, links = dict(self._facts), self._fleet.links
+        facts, links = {rank: self._of_the_job(rank, told) for rank, told in self._facts.items()}, self._fleet.links
         seen = [Seen(node.rank, node.host, facts.get(node.rank), links[node.rank].greeting) for node in plan.nodes]
         self._note(reach.complaints(plan, facts))
         if self._facts:
@@ -85,6 +87,11 @@ class _Preflight:
         self._said += reach.warnings(plan, facts)
         installs = layer.wanted(plan, self._folder)
         return judge(plan, seen, self._errors, self._said, chosen, lenient=lenient, installs=installs)
+
+    def _of_the_job(self, rank: int, told: dict[str, Any]) -> dict[str, Any]:
+        """In an allocation a node's GPUs are those that the job holds there; whether its tasks see them, is complained of."""
+        held = self._plan.nodes[rank].host.gpus if self._plan.allocation else None
+        return told if held is None else {**told, "gpus": held}
 
     def _look_around(self, seen: list[Seen]) -> None:
         """What each node has beside its hello: clock, jobs, the environment of the command."""
@@ -117,12 +124,15 @@ class _Preflight:
         return {rank: told for rank, told in found.items() if "absent" not in told and rank not in errors}
 
     def _probe(self) -> Mapping[str, Any] | None:
-        """Which address of node 0 all others reach; of nodes that were not reached nothing can be said."""
+        """Which address of node 0 all others reach; and whether neighbours reach each other."""
         try:
-            return master.choose(self._plan, self._fleet, self._facts, self._user(0))
+            chosen = master.choose(self._plan, self._fleet, self._facts, self._user(0))
         except LauncherError as error:
             self._errors.append(error)
             return None
+        if self._plan.backend != "local" and environ.starts_processes(self._plan.spec.command):
+            self._errors += around(self._plan, self._fleet, self._facts, chosen)
+        return chosen
 
     def _note(self, errors: Mapping[int, NodeError]) -> None:
         """Errors of one phase, in the order of the nodes; a node that is out of reach is not asked again."""
@@ -145,11 +155,14 @@ class _Preflight:
         elif event["type"] == "note":
             self._progress(text)
 
-    def end(self, *, polite: bool) -> None:
-        """Let go of every node; ``polite``: what the look has made there is gone when this returns, else soon after."""
-        # The agent removes it in any case, once its session is over.
+    def end(self, *, at_once: bool = False) -> None:
+        """Let go of every node.  What the look has made there is gone when this returns, or soon after an end ``at_once``."""
+        links = self._fleet.links
+        if at_once:
+            # The agent removes it by itself, once its session is over, whatever it was doing.
+            self._fleet.try_each(lambda link: link.close(polite=False))
         with contextlib.suppress(LauncherError):
-            self._fleet.close(polite, {rank: {} for rank, link in self._fleet.links.items() if link.connected})
+            self._fleet.close(release={rank: {} for rank, link in links.items() if link.connected})
 
 
 def _clock_and_jobs(link: Link) -> tuple[float, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ CLOCKS_APART = 5.0
 LITTLE_SPACE, FEW_FILES = 1_000_000_000, 1000
 """bytes, and files, that are hardly enough for code, logs and outputs"""
 
+_ONE_FOR_ALL = "name the same environment for all of them: `python:` or `venv:` in cluster.yaml, or --image"
+
 
 def judge(
     plan: Plan, seen: Sequence[Seen], errors: Sequence[LauncherError], said: Sequence[str], chosen: Mapping[str, Any] | None,
@@ -28,25 +31,47 @@ def judge(
     """The report.  ``errors``: what a start would refuse; ``said``: warnings of the plan, and of the steps; ``lenient``: kinds
     of errors that are to be warnings; ``installs``: the job has requirements.
     """
-    found = [finding for error in errors for finding in of_error(reach.naming_inventory(error, plan), plan)]
+    found = _merged([finding for error in errors for finding in of_error(reach.naming_inventory(error, plan), plan)])
     reached = [one for one in seen if one.facts is not None]
+    machines = [_this_machine(one) for one in reached[:1]] if plan.backend == "local" else reached
     # What the requirements may bring is not known yet.
-    torch = [] if installs else _torch(plan, reached)
+    torch = [] if installs else _torch(plan, machines)
     found += [finding for finding in torch if finding.kind not in lenient]
     warnings = [
         *(Finding("Plan", text) for text in said),
-        *_log_out(plan, reached),
-        *_pulled(plan, reached),
+        *_log_out(plan, machines),
+        *_pulled(plan, machines),
         *(finding for finding in torch if finding.kind in lenient),
-        *_silent_python(reached),
-        *_python(reached),
-        *_clocks(reached),
-        *_space(reached),
-        *_gpus(reached),
-        *_jobs(reached, plan),
-        *_noise(reached),
+        *_silent_python(machines),
+        *_python(machines),
+        *_clocks(machines),
+        *_space(machines),
+        # Of simulated nodes the inventory's number says nothing.
+        *(_gpus(machines) if plan.backend != "local" else ()),
+        *_jobs(machines),
+        *_noise(machines),
     ]
     return Report(plan, seen, found, warnings, chosen if 0 in {one.rank for one in reached} else None)
+
+
+def _merged(found: Sequence[Finding]) -> list[Finding]:
+    """What is the same on several nodes is said once."""
+    alike: dict[tuple[Hashable, ...], list[Finding]] = {}
+    for one in found:
+        alike.setdefault((one.kind, one.message, tuple(one.lines), one.next_step), []).append(one)
+    return [
+        dataclasses.replace(
+            some[0],
+            nodes=tuple(rank for one in some for rank in one.nodes),
+            where=", ".join(dict.fromkeys(one.where for one in some if one.where)),
+        )
+        for some in alike.values()
+    ]
+
+
+def _this_machine(one: Seen) -> Seen:
+    """Which simulated nodes are all of."""
+    return dataclasses.replace(one, host=dataclasses.replace(one.host, name="this machine"))
 
 
 def _names(nodes: Iterable[Seen]) -> str:
@@ -71,13 +96,13 @@ def _torch(plan: Plan, reached: Sequence[Seen]) -> list[Finding]:
     if not environ.starts_processes(plan.spec.command) or not asked:
         return []
     versions = _alike(asked, lambda one: one.versions[1] if one.versions else None)
-    step = "name the environment that has it by `python:` or `venv:` in cluster.yaml, or by --image"
     if len(versions) > 1:
         lines = [f"{version or 'none'}: {_names(nodes)}" for version, nodes in versions.items()]
         what = "the nodes differ in their torch; processes of different versions fail, or wait for each other for ever"
-        return [Finding("TorchDiffers", what, _ranks(asked), lines=lines, next_step=f"one version on all of them: {step}")]
+        return [Finding("TorchDiffers", what, _ranks(asked), lines=lines, next_step=_ONE_FOR_ALL)]
     if None in versions and plan.spec.command.script is not None:
         by_python = _alike(asked, lambda one: one.python)
+        step = "name the environment that has it by `python:` or `venv:` in cluster.yaml, or by --image"
         return [
             Finding("NoTorch", f"there is no torch in {python}, which starts scripts", _ranks(nodes), _names(nodes), (), step)
             for python, nodes in by_python.items()
@@ -119,7 +144,7 @@ def _python(reached: Sequence[Seen]) -> list[Finding]:
     if len(found) < 2:
         return []
     lines = [f"{version}: {_names(nodes)}" for version, nodes in found.items()]
-    return [Finding("PythonDiffers", "the nodes differ in their Python", _ranks(asked), lines=lines)]
+    return [Finding("PythonDiffers", "the nodes differ in their Python", _ranks(asked), lines=lines, next_step=_ONE_FOR_ALL)]
 
 
 def _clocks(reached: Sequence[Seen]) -> list[Finding]:
@@ -165,15 +190,15 @@ def _gpus(reached: Sequence[Seen]) -> list[Finding]:
     return found
 
 
-def _jobs(reached: Sequence[Seen], plan: Plan) -> list[Finding]:
-    """What lives on the nodes of other jobs; simulated nodes share one machine."""
+def _jobs(reached: Sequence[Seen]) -> list[Finding]:
+    """What lives on the nodes of other jobs."""
     places: dict[str, list[Seen]] = {}
     for one in reached:
         for name in (name for name, alive in one.jobs.items() if alive):
             places.setdefault(name, []).append(one)
     found = []
     for name, nodes in sorted(places.items()):
-        where = "this machine" if plan.backend == "local" else _names(nodes)
+        where = _names(nodes)
         over = _is_over(name)
         if over:
             what, step = f"processes of job {name}, which is over, still run there", f"launcher gc {name}"

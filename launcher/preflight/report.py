@@ -123,7 +123,7 @@ def _node(one: Seen) -> dict[str, Any]:
         **kept,
         "workdir": one.host.workdir,
         "rsync": None if one.facts is None else bool(facts["rsync"]),
-        "clock_ahead": None if one.clock is None else round(one.clock, 3),
+        "clock_ahead": None if one.clock is None else round(one.clock, 3) + 0.0,
         "jobs": sorted(name for name, alive in one.jobs.items() if alive),
     }
 

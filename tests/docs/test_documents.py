@@ -99,7 +99,7 @@ def test_check_document(jobs: Jobs) -> None:
     kinds = {word for pair in found for word in pair if word} | set(re.findall(r'"(Job\w+)"', source))
     assert set(first_column(section("docs/check.md", "What is a warning"))) == kinds
     tree = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.NodeError)]
-    known = {kind.__name__ for kind in tree} - {"NodeError"} | {"NoMasterAddress", "TorchDiffers", "NoTorch"}
+    known = {kind.__name__ for kind in tree} - {"NodeError"} | {"NoMasterAddress", "PortClosed", "TorchDiffers", "NoTorch"}
     assert known <= set(code(section("docs/json.md", "check")))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -25,7 +24,7 @@ IDLE = "check-"
 
 def check(desk: Desk, *words: str, code: int, **more: Any) -> dict[str, Any]:
     """The document of a look, which leaves no trace here."""
-    told: dict[str, Any] = json.loads(desk.run("check", *desk.extra, *words, "-o", "json", check=code, **more).stdout)
+    told: dict[str, Any] = json.loads(desk.run("check", "-o", "json", *desk.extra, *words, check=code, **more).stdout)
     assert told["ok"] is (code == 0) and not (desk.home / "jobs").exists()
     return told
 
@@ -101,8 +100,7 @@ def test_a_runtime_that_is_not_there_or_does_not_answer_is_a_sentence(local: Des
     """No docker in PATH; a daemon that is away; an image that nobody has. Each once for this machine, however many nodes."""
     engine.ensure_engine()
     image = ("--nodes", "2", "--image", "docker://127.0.0.1:1/none:1")
-    bare = {**os.environ, "PATH": str(tmp_path)}
-    (missing,) = check(local, *image, code=69, env={"PATH": bare["PATH"]})["errors"]
+    (missing,) = check(local, *image, code=69, env={"PATH": str(tmp_path)})["errors"]
     assert missing["message"] == "there is no docker there" and "install docker there" in missing["next_step"]
     (away,) = check(local, *image, code=69, env={"DOCKER_HOST": "tcp://127.0.0.1:1"})["errors"]
     assert away["message"].startswith("docker there cannot be used: Cannot connect to the Docker daemon at tcp://127.0.0.1:1")
@@ -171,15 +169,29 @@ def test_all_that_is_wrong_is_told_at_once(lab: Desk, cluster: Cluster) -> None:
     assert set(said) == {
         ("HostUnreachable", "away"),
         ("NodeUnusable", "node2"),
-        ("NodeUnusable", "node1"),
-        ("NodeUnusable", "hidden"),
+        ("NodeUnusable", "node1", "hidden"),
         ("NoMasterAddress",),
     }
     assert said["NodeUnusable", "node2"]["message"] == "/nowhere/python was not found there"
-    assert said["NodeUnusable", "hidden"]["message"] == "there is no docker there"
+    assert said["NodeUnusable", "node1", "hidden"]["message"] == "there is no docker there"
     assert "hidden: cannot reach node 1 (node1)" in "\n".join(said["NoMasterAddress",]["lines"])
     assert [node["reached"] for node in told["nodes"]] == [False, True, False, True]
     assert (told["master_addr"], told["nodes"][3]["user"]) == (None, "train")
+
+
+def test_a_firewall_that_opens_node_0_alone_is_seen(lab: Desk, cluster: Cluster) -> None:
+    """torch's processes listen on every node; a command that starts none needs no more than node 0's port."""
+    write(lab, cluster, "node1", "node2")
+    rule = ("INPUT", "-p", "tcp", "-s", cluster.address("node1"), "--syn", "-j", "REJECT", "--reject-with", "tcp-reset")
+    cluster.exec("node2", "iptables", "-A", *rule)
+    try:
+        (closed,) = check(lab, code=69)["errors"]
+        plain = check(lab, "--command", "hostname", code=0)
+    finally:
+        cluster.exec("node2", "iptables", "-D", *rule)
+    assert (closed["kind"], closed["hosts"], closed["lines"]) == ("PortClosed", ["node1"], ["connection refused"])
+    assert f"cannot reach node 1 (node2) at {cluster.address('node2')} port " in closed["message"]
+    assert plain["master_addr"] == cluster.address("node1")
 
 
 def test_nodes_that_differ_in_their_torch_are_told(lab: Desk, cluster: Cluster, tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from launcher import environ, hyperparameters
+from launcher import uri as uris
 from launcher.cluster import parse_duration, parse_name, parse_size
+from launcher.cluster.scalars import LARGEST_SIZE, LONGEST_TIME
 from launcher.errors import WrongArguments
 from launcher.metrics import problems_of
 from launcher.model import Command, MetricDefinition
@@ -34,7 +36,7 @@ _METRIC = "a dict with the texts Name and Regex"
 def text(value: Any) -> str | None:
     """A text that is not empty."""
     if isinstance(value, str):
-        return None if value.strip() else "is empty"
+        return uris.odd(value) if value.strip() else "is empty"
     return f"a text is wanted, not {kind(value)}"
 
 
@@ -47,7 +49,10 @@ def image(value: Any) -> str | None:
 
 def path(value: Any) -> str | None:
     """A path, as text or as a Path."""
-    return None if isinstance(value, os.PathLike) else text(value)
+    if isinstance(value, os.PathLike):
+        found = uris.said(value)
+        return "a path of text is wanted" if found is None else text(found)
+    return text(value)
 
 
 def command(value: Any) -> str | None:
@@ -60,7 +65,7 @@ def command(value: Any) -> str | None:
 
 def job_type(value: Any) -> str | None:
     """There is one kind of job."""
-    return None if value == _JOB_TYPE else f"{value!r}: only {_JOB_TYPE} is run here"
+    return None if isinstance(value, str) and value == _JOB_TYPE else f"{value!r}: only {_JOB_TYPE} is run here"
 
 
 def name(value: Any) -> str | None:
@@ -81,7 +86,8 @@ def flag(value: Any) -> str | None:
 
 def count_or_auto(value: Any) -> str | None:
     """Processes per node."""
-    return None if value == "auto" or not count(value) else f'{value!r}: a whole number of at least 1, or "auto"'
+    fits = value == "auto" if isinstance(value, str) else not count(value)
+    return None if fits else f'{value!r}: a whole number of at least 1, or "auto"'
 
 
 def seconds(value: Any) -> str | None:
@@ -89,15 +95,15 @@ def seconds(value: Any) -> str | None:
     if isinstance(value, str):
         return _unread(value, parse_duration)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return None if number and value > 0 else f"{value!r}: seconds, more than 0"
+    return None if number and 0 < value <= LONGEST_TIME else f"{value!r}: seconds, more than 0 and at most 100 years"
 
 
 def named(value: Any) -> str | None:
     """Values by name; what they are is looked at where they are used."""
     if not isinstance(value, Mapping):
         return f"a dict is wanted, not {kind(value)}"
-    odd = [key for key in value if not isinstance(key, str) or not key]
-    return f"{odd[0]!r} is no name" if odd else None
+    wrong = [key for key in value if not isinstance(key, str) or not key or uris.odd(key)]
+    return f"{wrong[0]!r} is no name" if wrong else None
 
 
 def parameters(value: Any) -> str | None:
@@ -109,22 +115,25 @@ def words(value: Any) -> str | None:
     """Texts by name; whole numbers are taken as they are written."""
     if wrong := named(value):
         return wrong
-    odd = {key: item for key, item in value.items() if isinstance(item, bool) or not isinstance(item, (str, int))}
-    return "; ".join(f"{key} is {kind(item)}, and a text is wanted" for key, item in odd.items()) or None
+    strange = {key: item for key, item in value.items() if isinstance(item, bool) or not isinstance(item, (str, int))}
+    found = [f"{key} is {kind(item)}, and a text is wanted" for key, item in strange.items()]
+    found += [f"{key} {why}" for key, item in value.items() if isinstance(item, str) and (why := uris.odd(item))]
+    return "; ".join(found) or None
 
 
 def variables(value: Any) -> str | None:
     """Those that the command finds: texts by name, none that only we may set."""
     if wrong := words(value):
         return wrong
-    odd = [f"{name!r} is no name of a variable" for name in value if "=" in name or "\0" in name]
-    odd += [f"{name} has a NUL in it" for name, item in value.items() if "\0" in str(item)]
-    return "; ".join(odd + [f"{name} is the launcher's own" for name in value if environ.is_ours(name)]) or None
+    unfit = [f"{name!r} is no name of a variable" for name in value if "=" in name]
+    return "; ".join(unfit + [f"{name} is the launcher's own" for name in value if environ.is_ours(name)]) or None
 
 
 def size(value: Any) -> str | None:
     """Bytes, or a text such as 2GiB."""
-    return _unread(value, parse_size) if isinstance(value, str) else count(value)
+    if isinstance(value, str):
+        return _unread(value, parse_size)
+    return count(value) or (None if value <= LARGEST_SIZE else f"{value!r}: at most 1 EiB")
 
 
 def _unread(value: str, parse: Callable[[str], Any]) -> str | None:
@@ -144,9 +153,9 @@ def metrics(value: Any) -> str | None:
     """PAI's metric definitions."""
     if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
         return f'a list such as [{{"Name": "loss", "Regex": r"loss=(\\S+)"}}] is wanted, not {kind(value)}'
-    odd = [f"entry {number}: {_METRIC} is wanted" for number, one in enumerate(value) if not _is_metric(one)]
+    strange = [f"entry {number}: {_METRIC} is wanted" for number, one in enumerate(value) if not _is_metric(one)]
     right = [MetricDefinition(one["Name"], one["Regex"]) for one in value if _is_metric(one)]
-    return "; ".join([*odd, *problems_of(right)]) or None
+    return "; ".join([*strange, *problems_of(right)]) or None
 
 
 def _is_metric(one: Any) -> bool:
@@ -165,7 +174,7 @@ def git(value: Any) -> str | None:
 
 def backend(value: Any) -> str | None:
     """The word for how nodes are reached."""
-    return None if value in _BACKENDS else f"{value!r}: one of {', '.join(_BACKENDS)}"
+    return None if isinstance(value, str) and value in _BACKENDS else f"{value!r}: one of {', '.join(_BACKENDS)}"
 
 
 def one_of(value: Any, known: Sequence[str]) -> str | None:
@@ -177,12 +186,12 @@ def one_of(value: Any, known: Sequence[str]) -> str | None:
 
 def interval(value: Any) -> str | None:
     """Seconds between two looks."""
-    return seconds(value) if not isinstance(value, str) else f"{value!r}: seconds, more than 0"
+    return seconds(value) if not isinstance(value, str) else f"{value!r}: seconds, as a number"
 
 
 def later(value: Any) -> str | None:
     """A number that cannot be had yet."""
-    return None if value == 0 else "not in this version"
+    return None if isinstance(value, int) and value == 0 else "not in this version"
 
 
 def complain(what: str, checks: Mapping[str, Check], said: Mapping[str, Any], others: Iterable[str] = (), *, manual: str) -> None:
@@ -216,10 +225,12 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 def texts(value: Any, what: str) -> str | None:
     """A list of texts; ``what`` they are."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
+    if isinstance(value, (str, bytes, bytearray)) or not isinstance(value, Sequence):
         return f"a list of {what} is wanted, not {kind(value)}"
-    odd = [item for item in value if not isinstance(item, str)]
-    return f"{what} are texts, and {odd[0]!r} is {kind(odd[0])}" if odd else None
+    strange = [item for item in value if not isinstance(item, str)]
+    if strange:
+        return f"{what} are texts, and {strange[0]!r} is {kind(strange[0])}"
+    return next((f"{item!r} {why}" for item in value if (why := uris.odd(item))), None)
 
 
 def kind(value: Any) -> str:

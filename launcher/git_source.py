@@ -84,7 +84,7 @@ def _odd_repo(repo: str) -> str | None:
             return "there is no host in it"
         if why := _in_the_open(parts):
             return why
-    if is_path(repo) and not Path(repo).expanduser().is_dir():
+    if is_path(repo) and not os.path.isdir(os.path.expanduser(repo)):
         return "there is no such folder here"
     return None
 
@@ -101,7 +101,7 @@ def _in_the_open(parts: SplitResult) -> str | None:
 
 def _url(repo: str) -> str:
     # A path would be cloned by hard links, of the whole history.
-    return "file://" + str(Path(repo).expanduser().absolute()) if is_path(repo) else repo
+    return "file://" + os.path.abspath(os.path.expanduser(repo)) if is_path(repo) else repo
 
 
 def masked(source: GitSource) -> GitSource:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher import channels
+from launcher.uri import odd as unfit
 
 _PREFIX = "PAI_HPS_"
 _NO_NAME = re.compile(r"[\s=\x00-\x1f\x7f]")
@@ -99,7 +100,7 @@ def odd(name: Any) -> str | None:
     """Why this cannot be a name; None when it can."""
     if not isinstance(name, str):
         return "a name is a text"
-    if not name or name.startswith("-") or _NO_NAME.search(name) or not name.isprintable():
+    if not name or name.startswith("-") or unfit(name) or _NO_NAME.search(name) or not name.isprintable():
         return "a name has no blanks, no = and no - at its beginning"
     return None
 
@@ -107,7 +108,7 @@ def odd(name: Any) -> str | None:
 def no_json(value: Any) -> str | None:
     """Why this cannot be a value; None when it can."""
     try:
-        if json.loads(json.dumps(value, allow_nan=False)) == value and "\0" not in text(value):
+        if json.loads(json.dumps(value, allow_nan=False)) == value and not unfit(text(value)):
             return None
     except (TypeError, ValueError, RecursionError):
         pass

@@ -174,7 +174,7 @@ class TrainingJob:
     def list(cls, status: str | None = None) -> Sequence[TrainingJob]:
         """All jobs, oldest first; with ``status`` those alone that are there now.  Raises WrongArguments for no such status."""
         known = [one.value for one in Status]
-        if status is not None and status not in known:
+        if status is not None and not (isinstance(status, str) and status in known):
             problem = f"status: {status!r}: one of {', '.join(known)}"
             raise WrongArguments("no job can have this status", problems=[problem], next_step="use one of these")
         return [cls(api.find(job["job_id"])) for job in api.jobs() if status in (None, job["status"])]

@@ -22,6 +22,26 @@ _SECRET = re.compile(r"token|secret|passw|credential|signature|access.?key|api.?
 _MASK = "****"
 
 
+def said(value: object) -> str | None:
+    """The path or URI that a value is, or stands for; None where it is neither (a path of bytes is none)."""
+    try:
+        text = os.fspath(value)  # type: ignore[call-overload]
+    except TypeError:
+        return None
+    return text if isinstance(text, str) else None
+
+
+def odd(text: str) -> str | None:
+    """Why no path, variable or word of a command can be this text, as the end of a sentence; None where one can."""
+    if "\0" in text:
+        return "has a NUL in it"
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return "has half a character in it (a lone surrogate)"
+    return None
+
+
 def is_uri(text: str) -> bool:
     """Whether it begins with a protocol."""
     return _URI.match(text) is not None

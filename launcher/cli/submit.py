@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
 import shlex
-from pathlib import Path
 from typing import Any
 
 import click
@@ -170,7 +170,7 @@ def _split(ctx: click.Context, words: tuple[str, ...]) -> tuple[str | None, tupl
 
 def _may_be_job_file(word: str) -> bool:
     """A forgotten `--` is likelier than a job file that has no such name and is not there."""
-    return word.endswith((".yaml", ".yml")) or (not word.endswith(".py") and Path(word).exists())
+    return word.endswith((".yaml", ".yml")) or (not word.endswith(".py") and os.path.exists(word))
 
 
 def _print_plan(drafted: planning.Draft, output: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
@@ -111,7 +112,7 @@ def _git(folder: Path, repo: str, branch: str | None, commit: str | None) -> Git
 def _cluster(folder: Path, text: str) -> str:
     """A path, unless it looks like a name and there is no such file beside this one."""
     path = beside(folder, text)
-    return path if is_path(text) or Path(path).is_file() else text
+    return path if is_path(text) or os.path.isfile(path) else text
 
 
 _AS_IT_IS = (

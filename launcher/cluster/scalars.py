@@ -17,8 +17,8 @@ SIZE_PATTERN = r"^\s*\d+(\.\d+)?\s*([kKmMgGtT]([iI]?[bB])?|[bB])?\s*$"
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
-_LONGEST = 100 * 365 * 86400.0
-_LARGEST = 1 << 60
+LONGEST_TIME = 100 * 365 * 86400.0
+LARGEST_SIZE = 1 << 60
 
 
 def parse_duration(text: str) -> float:
@@ -27,7 +27,7 @@ def parse_duration(text: str) -> float:
         raise ValueError(DURATION_ALLOWED)
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.lower(), re.ASCII)
     seconds = sum(float(number) * _SECONDS[unit or "s"] for number, unit in parts)
-    if seconds > _LONGEST:
+    if seconds > LONGEST_TIME:
         raise ValueError("at most 100 years")
     return seconds
 
@@ -40,7 +40,7 @@ def parse_size(text: str) -> int:
     base = 1000 if len(unit) == 2 else 1024
     factor = base ** _POWERS.get(unit[:1], 0)
     size = int(number) * factor if number.isdigit() else int(float(number) * factor)
-    if size > _LARGEST:
+    if size > LARGEST_SIZE:
         raise ValueError("at most 1 EiB")
     return size
 

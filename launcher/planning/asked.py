@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import environ, torchrun
+from launcher import uri as uris
 from launcher.cluster import Cluster
 from launcher.errors import UsageError
 from launcher.git_source import masked
@@ -25,12 +26,21 @@ def command_of(request: Request, settings: Settings) -> Command:
         raise UsageError("there are two commands: --command, and the words after `--`", next_step="keep one of them")
     if request.words is not None:
         settings.origins["command"] = "the words after --"
-        return _of_words(request.words)
+        return _possible(_of_words(request.words))
     command = settings.get("command")
     if command is None or (command.shell is not None and not command.shell.strip()):
         step = "add `-- SCRIPT.py ARGS`, --command TEXT, or a job file that has one"
         raise UsageError("there is no command to run", next_step=step)
     assert isinstance(command, Command)
+    return _possible(command)
+
+
+def _possible(command: Command) -> Command:
+    """The command, if the system can be given its words; UsageError."""
+    words = command.script or command.argv or (command.shell or "",)
+    problems = [f"{word[:60]!r} {why}" for word in words if (why := uris.odd(word))]
+    if problems:
+        raise UsageError("no program can be given these words", problems=problems)
     return command
 
 
@@ -125,7 +135,7 @@ def check_script(command: Command, source_dir: str | None) -> None:
         raise UsageError(
             f"{command.script[0]} goes to the nodes with a source folder, and none is named", next_step="add --source-dir DIR"
         )
-    if not (Path(source_dir) / command.script[0]).is_file():
+    if not os.path.isfile(os.path.join(source_dir, command.script[0])):
         found = sorted(path.name for path in Path(source_dir).glob("*.py"))[:5]
         raise UsageError(
             f"there is no {command.script[0]} in the source folder",

@@ -58,10 +58,11 @@ def _inputs(said: Mapping[str, Any], backend: str, nodes: int, wrong: list[str])
     for name, value in said.items():
         source, shard = (value.get("source"), value.get("shard", False)) if isinstance(value, Mapping) else (value, False)
         odd = isinstance(value, Mapping) and (set(value) - {"source", "shard"} or not isinstance(shard, bool))
-        if odd or not isinstance(source, (str, os.PathLike)) or not str(source):
+        text = uris.said(source)
+        if odd or not text:
             wrong.append(f"inputs.{name}: {_FORMS} is wanted")
             continue
-        settled, problem = _source(os.fspath(source), backend)
+        settled, problem = _source(text, backend)
         if problem is None and shard:
             problem = _unfit_to_share(settled, nodes)
         wrong += [f"inputs.{name}: {problem}"] if problem else []
@@ -71,6 +72,8 @@ def _inputs(said: Mapping[str, Any], backend: str, nodes: int, wrong: list[str])
 
 def _source(said: str, backend: str) -> tuple[str, str | None]:
     """(the source as the plan has it, what is wrong with it): a path that is not here may be one on the nodes."""
+    if why := uris.odd(said):
+        return said, f"{said!r} {why}"
     if said.startswith(channels.NODE):
         path = said[len(channels.NODE) :]
         if not path.startswith("/"):
@@ -112,10 +115,11 @@ def _place(key: str, said: Any, wrong: list[str]) -> str | None:
     """A folder here (absolute), or a URI, that something is written to."""
     if said is None:
         return None
-    if not isinstance(said, (str, os.PathLike)) or not str(said).strip():
-        wrong.append(f"{key}: a folder or a URI is wanted")
+    text = uris.said(said)
+    if text is None or not text.strip() or uris.odd(text):
+        why = text and uris.odd(text)
+        wrong.append(f"{key}: a folder or a URI is wanted{f', and {text!r} {why}' if why else ''}")
         return None
-    text = os.fspath(said)
     path = uris.local_path(text)
     if path is None or not uris.is_uri(text):
         if path is None:

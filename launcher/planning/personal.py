@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +55,7 @@ class Personal:
         A path is meant where there is a slash in it or a file of that name here (not ``beside``: elsewhere, so a name is
         meant); else it is a name of the config, or `local`.  UsageError lists the names where it is neither.
         """
-        if "/" in text or (beside and Path(text).is_file()):
+        if "/" in text or (beside and os.path.isfile(text)):
             passed_by = f", the file here, not the name of {self._where(text)}" if text in self.config.clusters else ""
             return load_cluster(text), origin + passed_by
         if text == LOCAL:

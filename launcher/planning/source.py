@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from launcher import git_source
@@ -23,10 +24,10 @@ def source_of(settings: Settings, git: GitSource | None) -> str | None:
         return git_source.check_folder(said, settings.origins["source_dir"])
     if said is None:
         return None
-    folder = Path(said).expanduser().absolute()
-    if not folder.is_dir():
-        raise UsageError("there is no such source folder", where=str(folder), next_step="check --source-dir")
-    return str(folder)
+    folder: str = os.path.abspath(os.path.expanduser(said))
+    if not os.path.isdir(folder):
+        raise UsageError("there is no such source folder", where=folder, next_step="check --source-dir")
+    return folder
 
 
 def project_of(folder: str | None, git: GitSource | None) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import environ
+from launcher import uri as uris
 from launcher.errors import UsageError
 from launcher.planning.request import Request, Settings
 
@@ -39,6 +40,9 @@ def check_variables(environment: Mapping[str, str], where: str) -> None:
     if fixed:
         step = "leave them out; --nodes and --nproc-per-node set the numbers, and outputs go where $PAI_OUTPUT_* say"
         raise UsageError("these variables are the launcher's own", where=where, problems=fixed, next_step=step)
+    odd = [f"{name} {why}" for name, value in environment.items() if (why := uris.odd(name) or uris.odd(value))]
+    if odd:
+        raise UsageError("no program can be given these variables", where=where, problems=odd)
     port = environment.get("MASTER_PORT", "1")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         step = "leave it out, and a free one is picked on node 0"
@@ -49,8 +53,9 @@ def read_env_file(path: Path) -> dict[str, str]:
     """KEY=VALUE lines (`export`, quotes as in a shell, comments); UsageError lists every line that is none of these."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8: {error}"
+    except (OSError, ValueError) as error:
+        undecoded = isinstance(error, UnicodeDecodeError)
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8: {error}" if undecoded else str(error)
         raise UsageError(f"the env file cannot be read: {reason}", where=str(path), next_step="check --env-file") from error
     values: dict[str, str] = {}
     problems: list[str] = []

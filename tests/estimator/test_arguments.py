@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from launcher import Estimator, TrainingJob
+from launcher import Estimator, TrainingJob, api
 from launcher.errors import UsageError, WrongArguments
 from launcher.estimator import request_of
 from launcher.model import Command
@@ -18,6 +19,17 @@ class Image:
     """As `retrieve` gives one."""
 
     image_uri = "venv:/opt/t"
+
+
+class BytesPath:
+    """A path that is no text."""
+
+    def __fspath__(self) -> bytes:
+        return b"/tmp"
+
+
+NUMBERS = np.array([1, 2])
+"""what Python can compare with nothing"""
 
 
 @pytest.mark.parametrize(
@@ -64,6 +76,21 @@ class Image:
         ("settings", {"max_code_size": "lots"}, "max_code_size: 'lots': "),
         ("settings", {"collect": "checkpoints"}, "a list of names of channels is wanted, not a text"),
         ("labels", {"team": 1.5}, "team is a float"),
+        ("job_type", NUMBERS, "only PyTorchJob is run here"),
+        ("backend", NUMBERS, "local, ssh, slurm"),
+        ("nproc_per_node", NUMBERS, '"auto"'),
+        ("spares", NUMBERS, "not in this version"),
+        ("max_run_time", float("inf"), "at most 100 years"),
+        ("max_run_time", 10**400, "at most 100 years"),
+        ("settings", {"max_code_size": 2**70}, "at most 1 EiB"),
+        ("settings", {"env_file": b""}, "a list of files is wanted, not a bytes"),
+        ("command", "echo \0", "has a NUL in it"),
+        ("command", ["echo", "\ud800"], "has half a character in it"),
+        ("source_dir", "\ud800", "has half a character in it"),
+        ("output_path", BytesPath(), "a path of text is wanted"),
+        ("environments", {"A": "\ud800"}, "A has half a character in it"),
+        ("hyperparameters", {"a": ["\ud800"]}, "'a': a value is a text, a number"),
+        ("labels", {"a\0": "b"}, "is no name"),
         ("instance_cuont", 2, "unknown argument (did you mean instance_count?)"),
     ],
 )
@@ -82,6 +109,27 @@ def test_all_problems_are_told_at_once() -> None:
         Estimator(command=3, instance_count=0, instance_tpye="a", settings={"hots": "a"})  # type: ignore[arg-type]
     assert len(told.value.problems) == 4
     assert str(told.value).endswith("next: mend all of these; help(launcher.Estimator) explains them")
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"source_dir": "x" * 5000}, "there is no such source folder"),
+        ({"source_dir": "~nosuchuser/x"}, "there is no such source folder"),
+        ({"cluster": "x" * 5000}, "x" * 5000),
+        ({"settings": {"env_file": ["a\0"]}}, "has a NUL in it"),
+        ({"inputs": {"x": BytesPath()}}, "inputs.x: a path, a URI, or"),
+        ({"inputs": {"x": "/tmp/\ud800"}}, "inputs.x: '/tmp/\\ud800' has half a character in it"),
+        ({"outputs": {"x": "/tmp/\0"}}, "outputs.x: a folder or a URI is wanted, and '/tmp/\\x00' has a NUL in it"),
+    ],
+)
+def test_names_that_no_file_can_have_are_sentences(asked: dict[str, Any], sentence: str) -> None:
+    """Too long, of nobody's home, with what no name has; whoever plans the job says so."""
+    mine = {key: asked[key] for key in asked if key in ("inputs", "outputs")}
+    with pytest.raises(UsageError) as told:
+        rest = {key: value for key, value in asked.items() if key not in mine}
+        api.plan(request_of(Estimator(**{"command": "true", **rest}), **mine))
+    assert sentence in str(told.value)
 
 
 def test_secrets_are_not_repeated() -> None:

@@ -17,8 +17,6 @@ from launcher.screen import print_table, say
 
 _ANY_SCRIPT = Command(script=("-m", "any"))
 """stands for the command that was not named: a script, which torchrun starts"""
-
-
 _MIXED = click.Option(["--mixed-torch"], is_flag=True, help="Nodes that differ in their torch are a warning, no error.")
 
 
@@ -41,9 +39,14 @@ def check_command(
         step = f"salloc -N{count} launcher check …; and `launcher submit --dry-run …` shows what sbatch would be given"
         raise UsageError(what, next_step=step)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+        # Below nohup it goes on.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     from launcher.preflight import look
 
+    if sys.stderr.isatty():
+        # A machine that does not answer is waited for.
+        say(f"looking at {_counted(len(drafted.plan.nodes))}", err=True)
     lenient = [*(["NoTorch"] if unnamed else []), *(["TorchDiffers"] if mixed_torch else [])]
     report = look(drafted, lenient, progress=lambda text: say(text, err=True))
     if output == "json":
@@ -61,10 +64,13 @@ def _show(report: Any) -> None:
         say(f"error: {finding.text}")
     for finding in report.warnings:
         say(f"warning: {finding.text}")
-    count = len(report.nodes)
-    nodes = f"{count} node{'s' * (count != 1)}"
+    nodes = _counted(len(report.nodes))
     if report.ok:
         say(f"a job could start on {nodes}: master {report.master['address']} port {report.master['port']}")
     else:
         number = len(report.errors)
         say(f"no job could start on {nodes}: {number} error{'s' * (number != 1)}")
+
+
+def _counted(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"

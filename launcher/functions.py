@@ -202,7 +202,7 @@ def _beside(
     }
     for file in sorted(Path(cloudpickle.__file__).parent.glob("*.py")):
         found[f"{_FOLDER}/cloudpickle/{file.name}"] = file
-    there = set() if source is None or not source.is_dir() else {entry.name for entry in os.scandir(source)}
+    there = set() if source is None or not os.path.isdir(source) else {entry.name for entry in os.scandir(source)}
     for path, module in _modules(fn):
         if path.partition("/")[0] not in there:
             found[path] = module

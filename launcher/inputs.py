@@ -31,6 +31,8 @@ from launcher.sync import Peer, asked_files, blocks, deflater, packed_manifest
 Progress = Callable[[int, int], None]
 """called with (bytes sent, bytes to send) of one node"""
 _SHOWN = 5
+_LONGEST_NAME = 255
+"""bytes that a name has at most (NAME_MAX of limits.h)"""
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,14 @@ def remote_cargo(uri: str, may_be_empty: bool = False) -> Cargo:
     if not found and not may_be_empty:
         raise StorageFailed("there is nothing there", where=uri, next_step="check the URI and the credentials of this terminal")
     for path in found:
-        if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
-            raise StorageFailed(f"a name that no file can have: {path!r}", where=uri, next_step="name a folder without such")
+        parts = path.split("/")
+        what = None
+        if any(part in ("", ".", "..") or "\0" in part or len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts):
+            what = f"a name that no file can have: {path!r}"
+        elif any("/".join(parts[:depth]) in found for depth in range(1, len(parts))):
+            what = f"{path!r} lies below a file"
+        if what:
+            raise StorageFailed(what, where=uri, next_step="name a folder without such")
     text = json.dumps([uri, [[path, entry.size, entry.mark] for path, entry in sorted(found.items())]])
     digest = hashlib.sha256(text.encode()).hexdigest()
     sizes = {path: entry.size for path, entry in sorted(found.items())}
@@ -228,7 +236,15 @@ class Carrier:
 def _fetched(cargo: Cargo) -> Cargo:
     """Fetch what a URI names into ``root``, where an earlier try may have left a part of it; hashed."""
     root = Path(cargo.root)
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _fetched_to(root, cargo)
+    except OSError as error:
+        step = "mend it, and submit again; or install fsspec and the package on the nodes"
+        raise LauncherError(f"{error.strerror}: {error.filename or root}", where="this machine", next_step=step) from error
+
+
+def _fetched_to(root: Path, cargo: Cargo) -> Cargo:
     free = shutil.disk_usage(root).free
     if cargo.size > free:
         what = f"{cargo.told()} do not fit: {size_text(free)} are free"

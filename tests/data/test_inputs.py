@@ -199,5 +199,18 @@ def test_a_uri_with_nothing_behind_it_or_odd_names_is_refused(nodes: Nodes, s3: 
     with pytest.raises(LauncherError, match="there is nothing there"):
         remote_cargo(f"s3://{s3.bucket}/none")
     s3.put("evil/../../x", b"x")
-    with pytest.raises(LauncherError, match="a name that no file can have"):
-        remote_cargo(f"s3://{s3.bucket}/evil")
+    s3.put(f"long/{'x' * 300}", b"x")
+    s3.put("both/a", b"x")
+    s3.put("both/a/b", b"x")
+    for folder, sentence in (("evil", "a name that no file can have"), ("long", "can have"), ("both", "'a/b' lies below a file")):
+        with pytest.raises(LauncherError, match=sentence):
+            remote_cargo(f"s3://{s3.bucket}/{folder}")
+
+
+def test_what_this_machine_cannot_keep_on_the_way_is_a_sentence(nodes: Nodes, oss: Oss) -> None:
+    """With the place in it."""
+    oss.put("set/a", b"a")
+    (nodes.root / "home").mkdir()
+    (nodes.root / "home" / "cache").write_text("in the way")
+    with pytest.raises(LauncherError, match=r"this machine: Not a directory: .*/home/cache"):
+        nodes.bring(nodes.peer(), remote_cargo(f"oss://{oss.bucket}/set"))

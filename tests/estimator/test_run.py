@@ -18,7 +18,7 @@ import pytest
 
 import launcher
 from launcher import RemoteError, TrainingJob, UnexpectedStatusException, functions
-from launcher.errors import ValueRefused, WrongArguments
+from launcher.errors import UsageError, ValueRefused, WrongArguments
 from tests.docs.pages import text_of
 from tests.estimator import remote_functions
 from tests.estimator.test_estimator import interrupt_after
@@ -170,6 +170,8 @@ def test_what_is_no_function(office: Desk) -> None:
         launcher.run(print, (io.TextIOWrapper(io.BytesIO()),))
     with pytest.raises(WrongArguments, match="a function is wanted, not a NoneType"):
         launcher.run(None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="there is no such source folder"):
+        launcher.run(print, source_dir="x" * 5000)
     assert not TrainingJob.list()
 
 

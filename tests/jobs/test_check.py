@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -31,8 +32,8 @@ def check(desk: Desk, *words: str, code: int, **more: Any) -> dict[str, Any]:
 
 def left_here(desk: Desk) -> list[str]:
     """What it made below the home, and processes of it; the agent is kept for jobs to come."""
-    node = desk.home / "node"
-    found = [str(path) for path in node.rglob("*") if IDLE in path.name] if node.exists() else []
+    # Not by pathlib, which minds a folder that is gone before it was looked into.
+    found = [os.path.join(top, name) for top, folders, _ in os.walk(desk.home / "node") for name in folders if IDLE in name]
     return found + [str(pid) for pid in procs.everybody() if str(desk.home).encode() in b" ".join(cmdline(pid))]
 
 

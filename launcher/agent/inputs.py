@@ -85,6 +85,7 @@ def fetch(session, request):
         child.kill()
         child.wait()
     if said != ["+"]:
+        held.look()  # what it has made or fetched until then is there
         return {"fetched": False, "why": said[0][1:] if said else "its Python ended with status %s" % child.returncode}
     _enter(held, files, request["digest"])
     return {"fetched": True}

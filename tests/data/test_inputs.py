@@ -194,6 +194,14 @@ def test_a_uri_is_fetched_there_or_here_and_once(
     assert single.name == "1.bin" and single.read_bytes() == b"1" * 70_000
 
 
+def test_a_node_that_may_not_read_it_gets_it_from_here(nodes: Nodes, oss: Oss, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no credentials, and has made folders before it was told so."""
+    oss.put("set/deep/1", b"1")
+    monkeypatch.setattr("launcher.agent.credentials.options", lambda uri, environ: {})
+    there = nodes.bring(nodes.peer(), remote_cargo(f"oss://{oss.bucket}/set"), sys.executable)
+    assert (there / "deep" / "1").read_bytes() == b"1" and any("cannot fetch it itself" in note for note in nodes.notes)
+
+
 def test_a_uri_with_nothing_behind_it_or_odd_names_is_refused(nodes: Nodes, s3: S3) -> None:
     """Names come from strangers."""
     with pytest.raises(LauncherError, match="there is nothing there"):

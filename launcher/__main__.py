@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -15,6 +16,12 @@ def main() -> None:
     if sys.argv[1:2] == ["submit"]:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        # Where the shell closed one, its number is given to something else until the command line has seen to that.
+        streams = (sys.stdin, sys.stdout, sys.stderr)
+        if None not in streams and _starts_a_job(sys.argv[1:]):
+            from launcher.backends import detached
+
+            detached.prepare_early()
         from launcher.cli import main as run
 
         run()
@@ -26,6 +33,14 @@ def main() -> None:
             # All is written. Taking the modules apart one by one takes longer than many a command.
             os._exit(end.code)
         raise
+
+
+def _starts_a_job(words: list[str]) -> bool:
+    """Whether the command line will probably need a coordinator here; a wrong guess costs a process that ends with us."""
+    own = words[: words.index("--")] if "--" in words else words
+    if own[:1] != ["submit"] or {"-h", "--help", "--dry-run", "--backend=slurm"} & {*own}:
+        return False
+    return ("--backend", "slurm") not in itertools.pairwise(own)
 
 
 if __name__ == "__main__":

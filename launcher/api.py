@@ -60,10 +60,13 @@ def prepare(request: Request) -> Prepared | None:
     """What `submit` takes to start sooner: a coordinator that loads its code while the request is being planned."""
     if request.backend == "slurm":
         return None
-    from launcher.backends.detached import Prepared
+    from launcher.backends import detached
     from launcher.planning import has_inventory
 
-    return Prepared(ssh=request.backend != "local" and has_inventory(request))
+    prepared = detached.prepare()
+    if request.backend != "local" and has_inventory(request):
+        prepared.foresee_ssh()
+    return prepared
 
 
 def submit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import site
@@ -13,18 +14,27 @@ from typing import Any
 from launcher.errors import LauncherError
 from launcher.store import Folder
 
+SSH = b"ssh\0"
+"""what a prepared coordinator is told when its job will probably need that: loading it takes longer than all the rest"""
+
 
 class Prepared:
     """A coordinator that loads its code while its job is still being planned; without a job it ends when we do."""
 
-    def __init__(self, ssh: bool) -> None:
-        """``ssh``: the job will probably need that; loading it takes longer than all the rest."""
-        null = subprocess.DEVNULL
-        words = [*_words(), *(["--ssh"] if ssh else [])]
+    def __init__(self) -> None:
+        """Raises LauncherError when no coordinator can be started."""
+        null, words = subprocess.DEVNULL, _words()
         try:
             self._process = _popen(words, stdin=subprocess.PIPE, stdout=null, stderr=null)
         except OSError as error:
             raise LauncherError(f"the coordinator cannot be started: {error}", where=words[0]) from error
+
+    def foresee_ssh(self) -> None:
+        """Let it load what ssh needs."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is gone; `start` sees to that
+            self._process.stdin.write(SSH)
+            self._process.stdin.flush()
 
     def dismiss(self) -> None:
         """There is no job for it."""
@@ -39,6 +49,21 @@ class Prepared:
                 stdin.write(os.fsencode(folder.root))
         except BrokenPipeError:
             start(folder)
+
+
+_waiting: list[Prepared] = []
+"""the one that was started before the command line was loaded, until somebody takes it"""
+
+
+def prepare_early() -> None:
+    """Start one before anything is known of its job: two processes load their code side by side.  `prepare` hands it out."""
+    with contextlib.suppress(LauncherError):  # said again where it is wanted
+        _waiting.append(Prepared())
+
+
+def prepare() -> Prepared:
+    """A coordinator that waits for its job.  Raises LauncherError when none can be started."""
+    return _waiting.pop() if _waiting else Prepared()
 
 
 def start(folder: Folder) -> None:

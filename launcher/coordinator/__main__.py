@@ -1,6 +1,7 @@
 """Entry point: `python -m launcher.coordinator FOLDER`, or without FOLDER, which then comes on stdin.
 
-Started without, it loads its code meanwhile; with `--ssh` all that ssh needs, too; in an allocation what a step needs.
+Started without, it loads its code meanwhile; once it hears that ssh will be wanted all that ssh needs, too; in an allocation
+what a step needs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def main() -> int:
     from launcher.coordinator.owner import AlreadyOwned, Owner
     from launcher.store import Folder
 
-    given = [word for word in sys.argv[1:] if word != "--ssh"]
+    given = sys.argv[1:]
     root = given[0] if given else _await_job()
     if not root:
         return 0
@@ -44,11 +45,16 @@ def main() -> int:
 
 def _await_job() -> str:
     """The folder of the job that submit gives us when it has planned it; empty when there will be none."""
-    if "--ssh" in sys.argv:
-        threading.Thread(target=_load_ssh, daemon=True).start()
+    from launcher.backends.detached import SSH
+
     if "SLURM_JOB_ID" in os.environ:
         import launcher.transports.step  # noqa: F401 - whoever needs it finds it loaded
-    return os.fsdecode(sys.stdin.buffer.read())
+    told = b""
+    while piece := os.read(0, 1 << 16):
+        foreseen, told = told.startswith(SSH), told + piece
+        if not foreseen and told.startswith(SSH):
+            threading.Thread(target=_load_ssh, daemon=True).start()
+    return os.fsdecode(told.removeprefix(SSH))
 
 
 def _go_on_alone(root: Path, log_path: Path) -> None:

@@ -220,7 +220,7 @@ def view(folder: Folder) -> View:
 
 def describe(folder: Folder) -> dict[str, Any]:
     """The document of `status -o json`; stable keys, times in seconds since the epoch, paths absolute."""
-    plan_ = read_json(folder.plan) or {}
+    plan_ = folder.read_plan()
     seen, told = _standing(folder)
     address, port = seen.master or (None, None)
     return {
@@ -262,7 +262,7 @@ def output_place(folder: Folder, channel: str) -> str:
     """
     from launcher import channels, uri
 
-    spec = (read_json(folder.plan) or {}).get("spec", {})
+    spec = folder.read_plan().get("spec", {})
     known = dict.fromkeys([*channels.CHANNELS, *spec.get("outputs", {}), *spec.get("collect", [])])
     if channel not in known:
         raise UsageError(f"the job has no output channel {channel!r}; there are", where=folder.job_id, problems=list(known))
@@ -279,7 +279,7 @@ def tensorboard_place(folder: Folder) -> Path:
     from pathlib import Path
 
     collected = folder.output / "tensorboard"
-    if not collected.exists() and (read_json(folder.plan) or {}).get("backend") == "local":
+    if not collected.exists() and folder.read_plan().get("backend") == "local":
         reached = [node for event in folder.read_events() if event["type"] == "reached" for node in event["nodes"]]
         written = Path(reached[-1]["job_dir"]) / "output" / "tensorboard" if reached else collected
         return written if written.exists() else collected
@@ -313,7 +313,7 @@ def _standing(folder: Folder) -> tuple[View, Standing]:
 
 def node_count(folder: Folder) -> int:
     """How many nodes the job has."""
-    return _count(read_json(folder.plan) or {})
+    return _count(folder.read_plan())
 
 
 def _count(plan_: Mapping[str, Any]) -> int:
@@ -326,7 +326,7 @@ def world_size(folder: Folder, seen: View) -> int | None:
     from launcher.environ import starts_processes
     from launcher.model import Command, from_json
 
-    spec = (read_json(folder.plan) or {}).get("spec", {})
+    spec = folder.read_plan().get("spec", {})
     if not starts_processes(from_json(Command, spec.get("command", {}))):
         return None
     told = [node.nproc for node in seen.nodes.values()]
@@ -463,7 +463,7 @@ def metrics(folder: Folder) -> list[dict[str, Any]]:
 
 def metric_names(folder: Folder) -> list[str]:
     """What the job looks for in its logs."""
-    return [one["name"] for one in (read_json(folder.plan) or {}).get("spec", {}).get("metrics", [])]
+    return [one["name"] for one in folder.read_plan().get("spec", {}).get("metrics", [])]
 
 
 def jobs() -> Iterator[dict[str, Any]]:
@@ -473,10 +473,10 @@ def jobs() -> Iterator[dict[str, Any]]:
 
 
 def _summary(folder: Folder) -> dict[str, Any]:
-    plan_ = read_json(folder.plan) or {}
+    plan_ = folder.read_plan()
     state = read_json(folder.state)
     size = folder.events.stat().st_size if folder.events.exists() else 0
-    if not state or state.get("events_bytes") != size:
+    if not isinstance(state, dict) or state.get("events_bytes") != size:
         seen = view(folder)
         state = {
             "status": seen.status.value,

@@ -19,7 +19,7 @@ from launcher import api, arguments, training_job
 from launcher.arguments import Check, warn
 from launcher.channels import CHANNELS
 from launcher.cluster import parse_duration, parse_size
-from launcher.errors import WrongArguments
+from launcher.errors import UsageError, WrongArguments
 from launcher.metrics import of_mappings
 from launcher.model import MASK, Command, GitSource, JobSpec, from_json
 from launcher.planning import Request
@@ -260,10 +260,16 @@ class Estimator:
     def attach(cls, training_job_id: str) -> Estimator:
         """An estimator with the settings of a job that was submitted earlier, by whichever program, as its latest job.
 
-        The id may be the beginning of one, or `latest`; raises JobNotFound.
+        The id may be the beginning of one, or `latest`; raises JobNotFound, and UsageError where the job's folder is spoiled.
         """
         job = TrainingJob.get(training_job_id)
-        made = cls(**_said_by(job))
+        try:
+            said = _said_by(job)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            what = "its job.json does not say what it was asked for any more"
+            step = "TrainingJob.get(id) has what became of it"
+            raise UsageError(what, where=job.training_job_id, next_step=step) from error
+        made = cls(**said)
         made._jobs.append(job)
         return made
 
@@ -392,7 +398,7 @@ def _said_by(job: TrainingJob) -> dict[str, Any]:
     told = job.describe()
     folder = api.find(job.training_job_id)
     spec = from_json(JobSpec, (read_json(folder.job) or {}).get("spec") or {"command": {}})
-    plan = read_json(folder.plan) or {}
+    plan = folder.read_plan()
     git = spec.git and {key: value for key, value in dataclasses.asdict(spec.git).items() if value is not None}
     return {
         "image_uri": spec.image,

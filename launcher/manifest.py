@@ -131,6 +131,9 @@ def parse(text: bytes) -> Manifest:
         for path in [file.path for file in manifest.files] + [link.path for link in manifest.links]:
             if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
                 raise ValueError(f"it names a file outside of its folder: {path!r}")
+        lists = (manifest.channels, manifest.files, manifest.links, manifest.conflicts, manifest.left)
+        if not all(isinstance(one, tuple) for one in lists) or not all(isinstance(name, str) for name in manifest.channels):
+            raise ValueError("it has other values than a manifest")
         if not isinstance(manifest.made_by, dict) or not all(isinstance(link.target, str) for link in manifest.links):
             raise ValueError("it has other values than a manifest")
         for file in manifest.files:

@@ -27,6 +27,8 @@ from launcher.errors import JobNotFound, UsageError
 from launcher.keep import home
 
 LATEST = "latest"
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""made once: `json.dumps` makes one at every call that asks for something of its own"""
 
 
 def new_job_id(base: str, now: float) -> str:
@@ -60,7 +62,7 @@ def read_json(path: Path) -> Any:
     """The JSON document at ``path``, None when there is none or it is not whole."""
     try:
         return json.loads(path.read_bytes().decode("utf-8", "surrogateescape"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
 
 
@@ -102,7 +104,7 @@ class Folder:
 
     def append(self, event: Mapping[str, Any], durable: bool = False) -> None:
         """Add an event in one write; ``durable`` waits until it is on the disk."""
-        line = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+        line = _compact(event).encode("utf-8", "replace") + b"\n"
         add_line(self.events, line, 0o644, durable)
 
     def read_events(self) -> list[dict[str, Any]]:
@@ -113,10 +115,31 @@ class Folder:
             return []
         return [event for event in map(parse_event, lines) if event is not None]
 
+    def read_plan(self) -> dict[str, Any]:
+        """What plan.json says, for whoever only looks; nothing where there is none, or not what a plan is made of."""
+        stored = read_json(self.plan)
+        return stored if isinstance(stored, dict) and _is_plan(stored) else {}
+
     def cancel_level(self) -> int:
         """0: nobody cancelled; 1: stop with grace; 2: kill now."""
         wish = read_json(self.cancel)
         return int(wish.get("level", 1)) if isinstance(wish, dict) else 0
+
+
+def _is_plan(stored: Mapping[str, Any]) -> bool:
+    """Whether what is asked of a plan without reading it as one can be asked of this."""
+    spec, nodes = stored.get("spec", {}), stored.get("nodes", [])
+    if not isinstance(spec, dict) or not isinstance(nodes, list) or not isinstance(stored.get("origins", {}), dict):
+        return False
+    hosts = [node["host"] for node in nodes if isinstance(node, dict) and "rank" in node and isinstance(node.get("host"), dict)]
+    kinds: dict[str, tuple[type, ...]] = {
+        "collect": (list,), "metrics": (list,), "outputs": (dict,), "labels": (dict,), "command": (dict,),
+        "output_path": (str, type(None)), "checkpoints_path": (str, type(None)), "nodes": (int, type(None)),
+        "nproc_per_node": (int, type(None)),
+    }  # fmt: skip
+    fits = all(isinstance(spec[key], kind) for key, kind in kinds.items() if key in spec)
+    named = all(isinstance(one, dict) and "name" in one for one in [*hosts, *(spec.get("metrics", []) if fits else [])])
+    return fits and named and len(hosts) == len(nodes) and all(isinstance(name, str) for name in spec.get("collect", []))
 
 
 def parse_event(line: bytes) -> dict[str, Any] | None:

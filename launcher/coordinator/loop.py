@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from launcher.agent.watch import Watch
+from launcher.agent.watch import ARRIVED, Watch
 from launcher.coordinator.clock import Clock
 from launcher.coordinator.notice import Notices
 from launcher.coordinator.owner import Owner
@@ -43,6 +43,7 @@ _LONG = {Step.REACH, Step.SYNC, Step.PREPARE, Step.PROBE, Step.START, Step.COLLE
 _SILENT = {"still lost", "none of Slurm's"}
 _ROOM_SECONDS = 1.0
 """between two tries to write on a full disk"""
+_sorted = json.JSONEncoder(sort_keys=True).encode
 _FOLDER_MISSED = 5
 """looks in a row, a fifth of a second apart at most, that did not find the job's folder"""
 
@@ -209,8 +210,11 @@ class Coordinator:
                 return True
         if kind == "folder gone":
             raise FileNotFoundError(f"the job's folder was removed: {self._folder.root}")
-        if kind == "agent" and _identity(event) in self._known:
-            return True
+        if kind == "agent":
+            identity = _identity(event)
+            if identity in self._known:
+                return True
+            self._known.add(identity)
         if kind == "key unavailable":
             self._owner.report(kind)
             if self.view.key_unavailable:
@@ -251,8 +255,6 @@ class Coordinator:
 
     def _record(self, event: dict[str, Any]) -> None:
         event = {"n": self.view.count, "time": self._clock.now(), **event}
-        if event["type"] == "agent":
-            self._known.add(_identity(event))
         self._once_there_is_room(lambda: self._folder.append(event, durable=event["type"] in _DURABLE))
         fold([event], self.view)
         if event["type"] == "following" and self._metrics is not None:
@@ -295,7 +297,8 @@ class Coordinator:
             self._once_there_is_room(lambda: write_json(self._folder.state, state))
 
     def _watch_for_cancel(self) -> None:
-        watch, level, missed, told = Watch(), 0, 0, 0
+        # The wish is renamed into place; what we write there ourselves all the while is none.
+        watch, level, missed, told = Watch(ARRIVED), 0, 0, 0
         watch.add(str(self._folder.root))
         while missed < _FOLDER_MISSED:
             missed = 0 if self._folder.root.exists() else missed + 1
@@ -312,7 +315,7 @@ class Coordinator:
 
 
 def _identity(event: Mapping[str, Any]) -> tuple[Any, str]:
-    return event["node"], json.dumps(event["event"], sort_keys=True)
+    return event["node"], _sorted(event["event"])
 
 
 def log(text: str) -> None:

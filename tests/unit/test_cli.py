@@ -116,12 +116,24 @@ def test_list_has_every_job(home: Path) -> None:
     assert {"job_id", "status", "created_at", "ended_at", "exit_code", "model_data", "folder", "backend"} <= told[0].keys()
 
 
+SPOILED = (
+    "3", '"x"', "[" * 9999, '{"spec": 3}', '{"nodes": [{"rank": 0}]}', '{"spec": {"labels": 3}}', '{"spec": {"collect": [3]}}',
+)  # fmt: skip
+"""what no plan is"""
+
+
 def test_a_damaged_folder_does_not_hide_the_others(home: Path) -> None:
-    """An empty or half-written one is listed as what it is."""
+    """An empty, half-written or spoiled one is listed as what it is."""
     good = job(FINISHED)
     (good.root.parent / "bad-20250101-000000-aaaa").mkdir()
     job([]).events.write_bytes(b'{"half')
-    assert len(document("list")["jobs"]) == 3
+    for number, text in enumerate(SPOILED):
+        odd = good.root.parent / f"odd-20250101-000000-aaa{number}"
+        odd.mkdir()
+        (odd / "plan.json").write_text(text)
+        (odd / "state.json").write_text(text)
+        assert document("status", odd.name)["nodes"] == []
+    assert len(document("list")["jobs"]) == 3 + len(SPOILED)
     assert launcher("list").returncode == 0
 
 

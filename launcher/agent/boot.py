@@ -42,9 +42,13 @@ def boot():
     writer.write(b"+" if here else b"-")
     writer.flush()
     try:
-        with open(compiled, "rb") as file:
-            table = marshal.loads(file.read())
-        exec(marshal.loads(table["launcher.agent.table"]), {"table": table})  # noqa: S102 - what `install` compiled here
+        with open(compiled, "rb", 0) as file:
+            code = memoryview(file.read())
+        places = marshal.loads(code)
+        begin, end = places["launcher.agent.table"]
+        if code[places[""] :] != b"whole":
+            raise EOFError
+        exec(marshal.loads(code[begin:end]), {"places": places, "code": code})  # noqa: S102 - what `install` compiled here
     except (OSError, EOFError, ValueError, TypeError, LookupError):
         exec(order["seldom"], seldom)  # noqa: S102
         seldom["install"](reader, order["archive"], compiled, here)

@@ -3,11 +3,11 @@
 Runs on the nodes: standard library only, Python 3.8.
 """
 
-import _socket as socket  # the interpreter's own part: `socket` would bring enum and selectors
+import _socket as socket  # the interpreter's own parts: `socket` would bring enum and selectors
+import _struct as struct
 import fcntl
 import os
 import pwd
-import struct
 import sys
 import time
 
@@ -19,7 +19,7 @@ _SIOCGIFFLAGS, _IFF_UP = 0x8913, 1
 
 def machine(root):
     """Facts of this machine as a JSON object; ``root`` is our directory, whose file system is measured."""
-    space = os.statvfs(root)
+    space, gpus = os.statvfs(root), gpu_ids()
     return {
         "hostname": socket.gethostname(),
         "user": user(),
@@ -27,8 +27,8 @@ def machine(root):
         "boot_id": procs.boot_id(),
         "python_version": ".".join(map(str, sys.version_info[:3])),
         "time": time.time(),
-        "gpus": len(gpu_ids()),
-        "gpu_ids": gpu_ids(),
+        "gpus": len(gpus),
+        "gpu_ids": gpus,
         "cpus": len(os.sched_getaffinity(0)),
         "free_bytes": space.f_bavail * space.f_frsize,
         "free_inodes": space.f_favail,
@@ -82,14 +82,16 @@ def _amd_gpus():
 
 def addresses():
     """[interface, address] of every interface that is up, loopback and link-local addresses left out."""
-    found = [(socket.if_indextoname(index), text) for index, text in _all_addresses()]
+    hidden = ("127.", "169.254.", "fe80:")
+    shown = [(index, text) for index, text in _all_addresses() if not text.startswith(hidden) and text != "::1"]
+    # A machine with many containers has an interface, and a link-local address, for each.
+    found = [(socket.if_indextoname(index), text) for index, text in shown]
     with_socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 0)
     try:
         up = {name for name in {name for name, _ in found} if _is_up(with_socket.fileno(), name)}
     finally:
         with_socket.close()
-    hidden = ("127.", "169.254.", "fe80:")
-    return [[name, text] for name, text in found if name in up and not text.startswith(hidden) and text != "::1"]
+    return [[name, text] for name, text in found if name in up]
 
 
 def _all_addresses():

@@ -3,17 +3,32 @@
 Runs on the nodes: standard library only, Python 3.8.
 """
 
+import __future__
+
 import marshal
 import os
 import zipfile
 
+_FUTURE = b"from __future__ import annotations"
+_WHOLE = b"whole"
+
 
 def compile_into(plain, compiled):
-    """Write ``compiled``: {module: its marshalled code} of the archive ``plain``.  A full or read-only disk is no error."""
+    """Write ``compiled``: the byte code of the archive ``plain``.  A full or read-only disk is no error.
+
+    First comes {module: (begin, end)}, counted from the end of the file; then their marshalled code, one after the other; then,
+    from where "" says on, a word that says that nothing is lacking.
+    """
     part = "%s.%d.part" % (compiled, os.getpid())
     try:
-        with zipfile.ZipFile(plain) as source, open(part, "wb") as target:
-            marshal.dump({_module(name): _byte_code(source.read(name), name) for name in source.namelist()}, target)
+        with zipfile.ZipFile(plain) as source:
+            codes = {_module(name): _byte_code(source.read(name), name) for name in source.namelist()}
+        places, begin = {"": -len(_WHOLE)}, -len(_WHOLE) - sum(map(len, codes.values()))
+        for name, code in codes.items():
+            places[name] = begin, begin + len(code)
+            begin += len(code)
+        with open(part, "wb") as target:
+            target.write(b"".join([marshal.dumps(places), *codes.values(), _WHOLE]))
         os.replace(part, compiled)
     except OSError:
         if os.path.exists(part):
@@ -26,4 +41,6 @@ def _module(name):
 
 
 def _byte_code(text, name):
-    return marshal.dumps(compile(text, name, "exec", dont_inherit=True))
+    """Without docstrings; what it asks of the future is a flag of the compiler, not a module to be looked for at each start."""
+    text = text.replace(b"\n%s\n" % _FUTURE, b"\n\n")
+    return marshal.dumps(compile(text, name, "exec", __future__.annotations.compiler_flag, dont_inherit=True, optimize=2))

@@ -12,7 +12,7 @@ A frame is a 4-byte big-endian payload length, one byte of kind, and the payload
 
 from __future__ import annotations
 
-import struct
+import _struct as struct  # the interpreter's own part: `struct` would be looked for among files
 
 from launcher.agent import lean
 

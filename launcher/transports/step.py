@@ -15,6 +15,7 @@ import socket
 import subprocess
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
@@ -45,19 +46,20 @@ _BOOT = "import sys;exec(sys.stdin.buffer.readline())"
 def _program() -> bytes:
     """What makes a task ours: a line that unpacks the modules behind it, to where `import` finds them.
 
-    They travel as text, and as byte code, which spares a Python of our own version a third of its start.
+    They travel as text, and as byte code, which spares a Python of our own version a third of its start; packed, for srun hands
+    stdin on to each task in small pieces.
     """
     paths = {f"launcher.agent.{name}": _AGENT / f"{name}.py" for name in _TRAVEL}
     texts = {name: path.read_text() for name, path in paths.items()}
     codes = {name: marshal.dumps(SourceFileLoader(name, str(path)).get_code(name)) for name, path in paths.items()}
     # What every version reads: marshal's own format of its second version.
-    packed = marshal.dumps((MAGIC_NUMBER, codes, texts), 2)
+    packed = zlib.compress(marshal.dumps((MAGIC_NUMBER, codes, texts), 2))
     return f"exec({_UNPACK.replace('SIZE', str(len(packed)))!r})\n".encode() + packed
 
 
 _UNPACK = """
-import marshal, sys
-magic, codes, texts = marshal.loads(sys.stdin.buffer.read(SIZE))
+import marshal, sys, zlib
+magic, codes, texts = marshal.loads(zlib.decompress(sys.stdin.buffer.read(SIZE)))
 same = magic == getattr(sys.modules.get("_frozen_importlib_external"), "MAGIC_NUMBER", None)
 for name in ("launcher", "launcher.agent"):
     sys.modules[name] = type(sys)(name)

@@ -49,6 +49,8 @@ def test_what_a_job_leaves_is_seen(cluster: Cluster) -> None:
     # sshd's of a log-in that has just ended may not be buried yet.
     eventually(lambda: not cluster.leftovers("node3"), "nothing")
     cluster.exec("node3", "sh", "-c", "LAUNCHER_JOB_ID=j1 setsid sleep 300 >/dev/null 2>&1 &", user="train")
+    # Until then it is setsid.
+    eventually(lambda: [one for one in cluster.leftovers("node3") if one.argv[0] == "sleep"], "sleep")
     (left,) = cluster.leftovers("node3")
     assert (left.uid, left.argv, left.job_id) == (1000, ("sleep", "300"), "j1")
     cluster.exec("node3", "kill", str(left.pid))

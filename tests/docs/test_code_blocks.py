@@ -43,6 +43,9 @@ SCENES = {
         before="launcher submit --command 'echo weights > $PAI_OUTPUT_MODEL/w'",
         store=True,
     ),
+    "docs/check.md": Scene(
+        "ssh", words={"node[01-08] --image docker://pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime": "'node[1-2]'"}
+    ),
     "docs/config.md": Scene(
         words={"'node[01-04]' --name lab": "'node[01-04]' --name four"},
         before="mkdir -p ~/lab; echo 'hosts: [node1]' > ~/lab/cluster.yaml",
@@ -53,6 +56,8 @@ SCENES = {
 NOT_RUN = {
     "tests/cluster/cluster slurm-exec login srun -N3 hostname": "its block is run beside the tests of the other fake cluster",
     "URI/<job id>/model/…": "shows folders; tests/jobs/test_publishing.py compares them",
+    "NODE  HOST   ADDRESS      USER   PYTHON                    TORCH      GPUS  FREE     RSYNC  CLOCK":
+        "has faults; tests/jobs/test_check.py makes them",
     "launcher config": "asks a person; tests/config/test_config_command.py answers at a terminal",
 }
 """a line of shell, or the first line of a block, that is not run -> why"""

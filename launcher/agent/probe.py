@@ -3,15 +3,20 @@
 Runs on the nodes: standard library only, Python 3.8.
 """
 
-import _socket  # for all nodes but one; the interpreter's own part, for `socket` would bring enum and selectors
+# The interpreter's own parts: `socket`, which only node 0 needs, and `threading` would bring enum, selectors and functools.
+import _socket
+import _thread
 import errno
 import os
+import select
 
 from launcher.agent import facts, procs
 
 _LOWEST, _HIGHEST = 20000, 32767
 """where a free port is looked for; below the usual ephemeral range, which begins at 32768"""
 _TRIES = 200
+_LET_GO = 5.0
+"""seconds that a thread may take to let go of a port"""
 
 
 def listen(session, request):
@@ -22,10 +27,10 @@ def listen(session, request):
     sock = bind(0) if request.get("any") else bind(request["port"]) if request.get("port") else _bind_free()
     sock.listen(256)
     session.held.pop("port", lambda: None)()
-    session.held["port"] = lambda: _unlisten(sock)
-    import threading
-
-    threading.Thread(target=_serve, args=(sock, request["nonce"].encode()), daemon=True).start()
+    over = _thread.allocate_lock()
+    over.acquire()
+    session.held["port"] = lambda: _unlisten(sock, over)
+    _thread.start_new_thread(_serve, (sock, request["nonce"].encode(), over))
     return {"port": sock.getsockname()[1]}
 
 
@@ -70,49 +75,74 @@ def _ephemeral():
         return 32768, 60999
 
 
-def _serve(sock, nonce):
+def _serve(sock, nonce, over):
+    """Tell everybody who comes until the socket is shut down; the lock is then released."""
+    peers = {}
+    try:
+        _tell(sock, nonce, peers)
+    finally:
+        for peer in peers.values():
+            peer.close()
+        over.release()
+
+
+def _tell(sock, nonce, peers):
+    """Each at once: hundreds of nodes come, and none waits until another one has read it."""
+    poll = select.poll()
+    sock.setblocking(False)
+    poll.register(sock, select.POLLIN)
     while True:
-        try:
-            peer, _ = sock.accept()
-        except OSError:
-            return
-        with peer:
-            peer.settimeout(5)
-            try:
-                peer.sendall(nonce)
+        for fd, _ in poll.poll():
+            if fd in peers:
                 # The client closes first, so that no TIME_WAIT is left on the port we are about to give away.
-                peer.recv(1)
-            except OSError:
+                poll.unregister(fd)
+                peers.pop(fd).close()
                 continue
+            try:
+                peer, _ = sock.accept()
+            except BlockingIOError:
+                continue  # it has left already
+            except OSError:
+                return
+            peer.setblocking(False)
+            try:
+                peer.send(nonce)
+            except OSError:
+                peer.close()
+                continue
+            peers[peer.fileno()] = peer
+            poll.register(peer, select.POLLIN)
 
 
-def _unlisten(sock):
+def _unlisten(sock, over):
     """Give the port free for the command."""
     try:
-        # Wakes the accepting thread, which a mere close would not.
+        # Wakes the thread, which a mere close would not.
         sock.shutdown(_socket.SHUT_RDWR)
     except OSError:
         pass
+    # As long as it waits for the socket the kernel keeps the port.
+    over.acquire(True, _LET_GO)
     sock.close()
 
 
 def connect(session, request):
     """{candidate: how it went} for each candidate address of node 0, all tried at once."""
-    results = {}
+    results, under_way = {}, []
 
-    def attempt(address):
-        results[address] = _read_nonce(address, request["port"], request["nonce"].encode(), request["patience"])
+    def attempt(address, over):
+        try:
+            results[address] = _read_nonce(address, request["port"], request["nonce"].encode(), request["patience"])
+        finally:
+            over.release()
 
-    if len(request["candidates"]) == 1:
-        attempt(request["candidates"][0])
-        return {"results": results}
-    import threading
-
-    threads = [threading.Thread(target=attempt, args=(address,), daemon=True) for address in request["candidates"]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for address in request["candidates"]:
+        over = _thread.allocate_lock()
+        over.acquire()
+        under_way.append(over)
+        _thread.start_new_thread(attempt, (address, over))
+    for over in under_way:
+        over.acquire()
     return {"results": results}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import socket
 import subprocess
@@ -122,6 +123,21 @@ def test_a_port_is_held_until_it_is_given_free(node: Node) -> None:
     with pytest.raises(NodeUnusable, match=rf"port {port} is taken on this node \(held by pid \d+"):
         node.connect()[0].ask("probe_listen", port=port, nonce="other")
     take = f"import socket; s = socket.socket(); s.bind(('0.0.0.0', {port})); s.listen()"  # as torch's store will
+    node.post_start(link, [sys.executable, "-c", take])
+    assert node.wait_for("outcome")["exit_code"] == 0
+
+
+def test_nobody_waits_for_somebody_else_at_the_port(node: Node) -> None:
+    """Neither for one who stays connected and says nothing, nor for one who left before he was heard."""
+    link, _ = node.connect()
+    port = link.ask("probe_listen", port=None, nonce="secret")["port"]
+    with contextlib.ExitStack() as stay:
+        for _ in range(20):
+            stay.enter_context(socket.create_connection(("127.0.0.1", port)))
+            socket.create_connection(("127.0.0.1", port)).close()
+        told = connect(link, port, "secret", 1)
+        assert told["127.0.0.1"] == {"local": "127.0.0.1", "interface": "lo"}
+    take = f"import socket; s = socket.socket(); s.bind(('0.0.0.0', {port})); s.listen()"
     node.post_start(link, [sys.executable, "-c", take])
     assert node.wait_for("outcome")["exit_code"] == 0
 

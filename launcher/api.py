@@ -6,7 +6,6 @@ Acting is the coordinator's: a process of its own that meets us in the job folde
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from launcher.store import Folder, Store, read_json, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from subprocess import Popen
 
     from launcher.backends.detached import Prepared
     from launcher.backends.standing import Standing
@@ -81,11 +81,14 @@ def submit(
     Raises UsageError (a source folder that cannot be taken, no Slurm), in which case nothing is left behind.  A job that
     sbatch does not take ends as CreateFailed, with sbatch's words.
     """
+    from launcher.backends import making
+
     made = drafted.plan
     _check_queue(made)
     folder = Store().create(made.job_id)
     try:
-        _fill(drafted, folder, progress)
+        with making.alone(folder):
+            _fill(drafted, folder, progress)
     except BaseException:
         import shutil
 
@@ -125,9 +128,10 @@ def _fill(drafted: Draft, folder: Folder, progress: Callable[[str], None]) -> No
         shutil.rmtree(folder.clone, ignore_errors=True)
     _check_requirements(drafted, folder, progress)
     _list_inputs(made, folder, progress)
-    write_json(folder.environment, drafted.environment, mode=0o600)
     told = {"schema_version": 1, "job_id": made.job_id, "created_at": made.created_at}
     write_json(folder.job, {**told, "spec": to_json(made.spec)})
+    write_json(folder.environment, drafted.environment, mode=0o600)
+    # The last one: a folder that has a plan is whole.
     write_json(folder.plan, {"schema_version": 1, **to_json(made)})
 
 
@@ -368,39 +372,30 @@ def coordinator_state(folder: Folder, seen: View | None = None) -> str:
     return str(record.get("trouble") or "alive")
 
 
-def ensure_coordinator(folder: Folder) -> str | None:
+def ensure_coordinator(folder: Folder, started: list[Popen[bytes]] | None = None) -> str | None:
     """Start a coordinator where none lives, or where the one that lives cannot log in; a sentence when there is news.
 
+    ``started`` gets it, for whoever wants to know how it ends.
     For a job in Slurm's queue none is ever started here: Slurm does that, and is asked whether it still will.
     """
     if folder.slurm.exists():
         from launcher.backends import queue
 
         return queue.attend(folder)
-    from launcher.backends import detached
+    from launcher.backends import detached, making
 
     state = coordinator_state(folder)
     if state in ("ended", "alive", "starting"):
         return None
-    if state == "key unavailable" and not _retire(folder):
+    if not folder.plan.exists():
+        making.give_up(folder)
         return None
-    detached.start(folder)
+    if state == "key unavailable" and not detached.retire(folder):
+        return None
+    process = detached.start(folder)
+    if started is not None:
+        started.append(process)
     return "the job's coordinator was gone; a new one goes on"
-
-
-def _retire(folder: Folder) -> bool:
-    """Ask a coordinator to leave its job (nothing on the nodes is touched), and wait until it has; False when it stays."""
-    record = read_json(folder.owner)
-    if not owner.is_alive(record) or record["boot_id"] != owner.boot_id():
-        return not owner.is_alive(record)
-    os.kill(record["pid"], signal.SIGTERM)
-    from launcher.agent.watch import Watch
-
-    watch = Watch()
-    deadline = time.monotonic() + 10
-    while owner.is_alive(record) and time.monotonic() < deadline:
-        watch.wait(0.05)
-    return not owner.is_alive(record)
 
 
 def cancel(folder: Folder, level: int = 1) -> None:

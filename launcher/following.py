@@ -7,14 +7,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher import api
+from launcher.errors import LauncherError
 from launcher.feed import Feed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+    from subprocess import Popen
+
     from launcher.screen import Screen
     from launcher.store import Folder
 
 LOOK_SECONDS = 1.0
 """how often a coordinator's death is looked for, where nobody says otherwise"""
+_FAILURES, _LAST_LINES = 3, 12
+"""after so many that failed before they had written an end no other is tried; so much is shown of their log"""
 
 
 class Attention:
@@ -25,17 +31,37 @@ class Attention:
         self._every = every
         self._looked = time.monotonic() - (every if at_once else 0)
         self._news: str | None = None
+        self._started: list[Popen[bytes]] = []
 
     def pay(self) -> str | None:
-        """Look if it is time to; a sentence that was not said before."""
+        """Look if it is time to; a sentence that was not said before.  Raises LauncherError when one after the other fails."""
         if time.monotonic() - self._looked < self._every:
             return None
         self._looked = time.monotonic()
-        told = api.ensure_coordinator(self._folder)
+        told = api.ensure_coordinator(self._folder, self._started)
+        if told is not None:
+            self._give_up_at_last()
         if told is None or told == self._news:
             return None
         self._news = told
         return told
+
+    def _give_up_at_last(self) -> None:
+        # One that was killed (below 0), or that found another one at work (0), tells nothing of the next.
+        if sum((process.poll() or 0) > 0 for process in self._started) < _FAILURES:
+            return
+        log = self._folder.coordinator_log
+        lines = _last_lines(log)
+        step = f"mend that, then launcher attach {self._folder.job_id}" if lines else "is there room on that disk?"
+        what = "one coordinator of the job after the other failed; what runs on its nodes goes on"
+        raise LauncherError(what, where=str(log), lines=lines, next_step=step)
+
+
+def _last_lines(log: Path) -> list[str]:
+    try:
+        return log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+    except OSError:
+        return []
 
 
 def follow(

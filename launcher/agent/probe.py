@@ -173,7 +173,7 @@ def _read_nonce(address, port, nonce, timeout):
 def _dial(address, port, timeout):
     """A connection to the first of a name's addresses that takes one; the last one's error when none does."""
     problem = OSError("the name has no address")
-    for family, kind, protocol, _, where in _socket.getaddrinfo(address, port, 0, _socket.SOCK_STREAM):
+    for family, kind, protocol, _, where in _socket.getaddrinfo(_plain(address), port, 0, _socket.SOCK_STREAM):
         sock = _socket.socket(family, kind, protocol)
         sock.settimeout(timeout)
         try:
@@ -185,6 +185,11 @@ def _dial(address, port, timeout):
     raise problem
 
 
+def _plain(name):
+    """A name as the resolver takes it: text goes through IDNA first, whose tables take as long to load as all of an agent."""
+    return name.encode() if name.isascii() else name
+
+
 def interface_of(address: str):
     """Name of the interface that has this address, or None."""
     return next((name for name, text in facts.addresses() if text == address), "lo" if address.startswith("127.") else None)
@@ -193,7 +198,7 @@ def interface_of(address: str):
 def locate(session, request):
     """Which interface has the address, after names are resolved; `own` False when it is none of ours."""
     try:
-        texts = {info[4][0] for info in _socket.getaddrinfo(request["address"], None)}
+        texts = {info[4][0] for info in _socket.getaddrinfo(_plain(request["address"]), None)}
     except OSError as error:
         return {"own": False, "error": str(error)}
     for text in sorted(texts):

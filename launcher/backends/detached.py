@@ -8,11 +8,13 @@ import signal
 import site
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from launcher import owner
 from launcher.errors import LauncherError
-from launcher.store import Folder
+from launcher.store import Folder, read_json
 
 SSH = b"ssh\0"
 """what a prepared coordinator is told when its job will probably need that: loading it takes longer than all the rest"""
@@ -66,13 +68,28 @@ def prepare() -> Prepared:
     return _waiting.pop() if _waiting else Prepared()
 
 
-def start(folder: Folder) -> None:
+def start(folder: Folder) -> subprocess.Popen[bytes]:
     """Start a coordinator for the job; it finds out by itself what is left to do.  Raises LauncherError when it cannot."""
     try:
         with folder.coordinator_log.open("ab") as log:
-            _popen([*_words(), str(folder.root)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            return _popen([*_words(), str(folder.root)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     except OSError as error:
         raise LauncherError(f"the coordinator cannot be started: {error}", where=str(folder.root)) from error
+
+
+def retire(folder: Folder) -> bool:
+    """Ask a coordinator to leave its job (nothing on the nodes is touched), and wait until it has; False when it stays."""
+    record = read_json(folder.owner)
+    if not owner.is_alive(record) or record["boot_id"] != owner.boot_id():
+        return not owner.is_alive(record)
+    os.kill(record["pid"], signal.SIGTERM)
+    from launcher.agent.watch import Watch
+
+    watch = Watch()
+    deadline = time.monotonic() + 10
+    while owner.is_alive(record) and time.monotonic() < deadline:
+        watch.wait(0.05)
+    return not owner.is_alive(record)
 
 
 def _popen(words: list[str], **streams: Any) -> subprocess.Popen[bytes]:

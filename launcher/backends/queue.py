@@ -6,15 +6,11 @@ nothing of the job runs any more, the end that its batch step could not write.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from launcher import owner
-from launcher.backends import batch
+from launcher.backends import batch, making
 from launcher.backends.standing import Evidence, Standing, standing
 from launcher.errors import SlurmSilent
 from launcher.policy import View, fold
@@ -107,7 +103,7 @@ def _runs(report: ask.Report) -> bool:
 
 def _conclude(folder: Folder, answer: Answer | None) -> Standing:
     """Where the job stands; the end is written if nobody else can write it any more."""
-    with _alone(folder) as alone:
+    with making.alone(folder) as alone:
         seen = fold(folder.read_events())
         found = standing(seen, answer, _evidence(folder))
         if alone and found.coordinator == "queued" and seen.coordinator is not None and not found.over:
@@ -126,24 +122,6 @@ def _conclude(folder: Folder, answer: Answer | None) -> Standing:
         folder.environment.unlink(missing_ok=True)
         folder.append({"n": seen.count, "time": time.time(), **end}, durable=True)
         return found
-
-
-@contextmanager
-def _alone(folder: Folder) -> Iterator[bool]:
-    """The coordinator's own lock: True for one of several that look at the same time, and never while a coordinator lives."""
-    fd = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError:
-            # Some network file systems know no locks; two equal ends are no harm.
-            pass
-        yield True
-    finally:
-        os.close(fd)
 
 
 def _answer(folder: Folder, haste: bool = False) -> Answer | None:

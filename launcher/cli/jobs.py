@@ -26,7 +26,7 @@ def list_command(output: str) -> None:
     rows: list[tuple[str, ...]] = [("JOB", "STATUS", "NODES", "CLUSTER", "CREATED", "EXIT")]
     for job in found:
         code = "-" if job["exit_code"] is None else str(job["exit_code"])
-        rows.append((job["job_id"], job["status"], str(job["nodes"]), str(job["cluster"]), when(job["created_at"]), code))
+        rows.append((job["job_id"], job["status"], str(job["nodes"]), job["cluster"] or "-", when(job["created_at"]), code))
     print_table(rows)
 
 

@@ -36,7 +36,7 @@ def test_status_document(jobs: Jobs) -> None:
 
 def test_reason_codes() -> None:
     """json.md has the reason codes that the code gives, and no others."""
-    names = ("policy", "verdict", "api", "backends/standing", "backends/batch")
+    names = ("policy", "verdict", "api", "backends/standing", "backends/batch", "backends/making")
     names += ("coordinator/steps", "coordinator/loop", "coordinator/layer", "coordinator/data")
     sources = [ROOT / "launcher" / f"{name}.py" for name in names]
     words = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +39,8 @@ def give_up(folder: Folder) -> None:
 
     What submit had taken along, the environment above all, is removed.
     """
+    import shutil
+
     with alone(folder) as is_ours:
         seen = fold(folder.read_events())
         if not is_ours or folder.plan.exists() or seen.end is not None:

@@ -73,7 +73,9 @@ class Workers:
                 (told if hearing else untold).append(worker)
         if not self._alive and not ranks and not self._warned:
             hearing, deaf = procs.listeners(self._roots(), number)
-            told = [{"pid": pid, "name": procs.name(pid)} for pid in self._send(hearing, *hearing)]
+            # Whoever hears it may be gone a moment later.
+            told = [{"pid": pid, "name": procs.name(pid)} for pid in hearing]
+            self._send(hearing, *hearing)
             untold = [{"pid": pid, "name": procs.name(pid)} for pid in deaf if not hearing]
         return told, untold
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.agent import procs
+from launcher.agent.workers import Workers
 from launcher.link import Link
 from tests.agent.far import Node, eventually, hurried
 
@@ -165,3 +167,19 @@ def test_what_a_shell_has_started_gets_the_jobs_grace_when_slurm_ends_the_shell(
         os.kill(pid, signal.SIGTERM)
     assert node.wait_for("outcome")["signal"] == "SIGTERM"
     assert node.log() == b"ready\nsaved\n"
+
+
+def test_who_ends_as_soon_as_it_hears_is_told_of_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be gone before anybody looks again."""
+    ends = "import os, signal; signal.signal(signal.SIGUSR2, lambda *_: os._exit(0)); os.write(1, b'ready'); signal.pause()"
+    send = procs.send
+    with subprocess.Popen([sys.executable, "-c", ends], stdout=subprocess.PIPE) as process:
+
+        def and_wait(pids: list[int], number: int) -> None:
+            send(pids, number)
+            process.wait(60)
+
+        assert process.stdout is not None and process.stdout.read(5) == b"ready"
+        monkeypatch.setattr(procs, "send", and_wait)
+        told, untold = Workers(process.pid, lambda *_, **__: None).warn(signal.SIGUSR2, False)
+    assert told == [{"pid": process.pid, "name": Path(sys.executable).name}] and untold == []

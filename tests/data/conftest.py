@@ -8,35 +8,32 @@ import pytest
 
 from tests.data.oss import Oss
 from tests.data.s3 import S3
+from tests.data.servers import Server, running, with_a_bucket
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3]:
-    server = S3()
-    yield server
-    server.stop()
+    yield from running(S3())
 
 
 @pytest.fixture
 def s3(s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     """With what a person has set in the environment who uses it."""
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    s3_server.new_bucket()
-    return s3_server
+    return _used(s3_server, monkeypatch)
 
 
 @pytest.fixture(scope="session")
 def oss_server() -> Iterator[Oss]:
-    server = Oss()
-    yield server
-    server.stop()
+    yield from running(Oss())
 
 
 @pytest.fixture
 def oss(oss_server: Oss, monkeypatch: pytest.MonkeyPatch) -> Oss:
     """With what a person has set in the environment who uses it."""
-    for name, value in oss_server.environment.items():
+    return _used(oss_server, monkeypatch)
+
+
+def _used(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    oss_server.new_bucket()
-    return oss_server
+    return with_a_bucket(server)

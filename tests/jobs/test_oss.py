@@ -9,20 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.data.oss import SECRET, Oss
+from tests.data.servers import running, with_a_bucket
 from tests.jobs.desk import Desk
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Oss]:
-    made = Oss()
-    yield made
-    made.stop()
+    yield from running(Oss())
 
 
 @pytest.fixture
 def oss(server: Oss) -> Oss:
-    server.new_bucket()
-    return server
+    return with_a_bucket(server)
 
 
 def test_a_job_reads_publishes_and_resumes_and_no_secret_stays(local: Desk, oss: Oss) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.s3 import S3, SECRET
+from tests.data.servers import running, with_a_bucket
 from tests.jobs.desk import Desk, eventually
 
 WAITS = "while [ ! -e GO ]; do sleep 0.05; done"
@@ -17,15 +18,12 @@ WRITES = "echo m > $PAI_OUTPUT_MODEL/m; echo t > $PAI_OUTPUT_TENSORBOARD/t; echo
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3]:
-    made = S3()
-    yield made
-    made.stop()
+    yield from running(S3())
 
 
 @pytest.fixture
 def s3(server: S3) -> S3:
-    server.new_bucket()
-    return server
+    return with_a_bucket(server)
 
 
 @pytest.fixture

@@ -37,17 +37,14 @@ def listing(system: Any, root: str) -> Iterator[tuple[str, int, str]]:
 
 def _bucket(system: Any, name: str) -> Any:
     """oss2's own, with the credentials that ossfs was given."""
-    import os
-
     import oss2
 
     told = system.storage_options
     key, secret, token = told.get("key"), told.get("secret"), told.get("token")
     auth = oss2.StsAuth(key, secret, token) if token else oss2.Auth(key, secret) if key else oss2.AnonymousAuth()
-    endpoint = told.get("endpoint") or os.environ.get("OSS_ENDPOINT")
-    if not endpoint:
+    if not told.get("endpoint"):
         raise ValueError("endpoint is required")  # ossfs's own words
-    return oss2.Bucket(auth, endpoint, name, app_name="launcher")
+    return oss2.Bucket(auth, told["endpoint"], name, app_name="launcher")
 
 
 def words(error: BaseException) -> str | None:

@@ -290,7 +290,8 @@ def test_a_warning_reaches_the_training_inside(image: str, tmp_path: Path, comma
     environment = parse(f"docker://{image}")
     assert environment is not None
     told = link.ask("environment_find", kind="docker", name=environment.name, programs=[])
-    heeds = 'import os, signal; signal.signal(signal.SIGUSR2, lambda *_: os.write(1, b"heard"));'
+    # the handler itself ends it: the warning may come before pause() is called, and nothing comes after
+    heeds = 'import os, signal; signal.signal(signal.SIGUSR2, lambda *_: (os.write(1, b"heard"), os._exit(0)));'
     heeds += 'os.write(1, b"ready"); signal.pause()'
     place = Place(node.job_id, 0, 0, str(node.job), told)
     made = wrap(environment, ["/bin/sh", "-c", command.format(heeds)], node.marks, place)

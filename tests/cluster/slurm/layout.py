@@ -84,7 +84,8 @@ ACCOUNTING = Layout(
 def many(count: int) -> Layout:
     """``count`` pretended nodes p000, p001 and so on, sixteen slurmds to a machine."""
     nodes = [Node(f"p{n:03d}", f"w{n // 16}", cpus=1, port=FIRST_PORT + n % 16) for n in range(count)]
-    return Layout("many", tuple(nodes), settings={"TreeWidth": "64"})
+    # Bound to "their" core, the tasks of all nodes would share this machine's first one.
+    return Layout("many", tuple(nodes), settings={"TreeWidth": "64", "TaskPlugin": "task/none"})
 
 
 def files(layout: Layout) -> dict[str, str]:

@@ -100,7 +100,7 @@ class Fleet:
         asked = {**asked, "sees": str(self._folder.root)}
 
         def hello(link: Link) -> dict[str, Any]:
-            reply = link.connect(nonce=f"{nonce}-{link.rank}", python=link.host.python, venv=link.host.venv, **asked)
+            reply = link.connect(nonce=nonce, python=link.host.python, venv=link.host.venv, **asked)
             progress(link.rank)
             return reply
 

@@ -79,7 +79,7 @@ _ANSWERS: Mapping[str, Fits] = {
     "node_hello": _object(
         hostname=is_text, user=is_text, uid=_count, boot_id=_maybe(is_text), python_version=is_text, time=_number, cpus=_count,
         gpus=_count, gpu_ids=_list(is_text), free_bytes=_number, free_inodes=_number, rsync=_maybe(is_text), job_dir=is_text,
-        addresses=_list(_pair), reached_at=_list(is_text), logout=_map(_truth), nonces=_map(is_text), bin=_maybe(is_text),
+        addresses=_list(_pair), reached_at=_list(is_text), logout=_map(_truth), directory_id=is_text, bin=_maybe(is_text),
         python=_maybe(is_text), programs=_map(_maybe(is_text)), claimed=_truth, slurm=_map(is_text), sees=_maybe(_truth),
     ),
     "preflight_clock": _object(time=_number),

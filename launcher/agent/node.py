@@ -17,7 +17,7 @@ _STEP_TELLS = ("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES", 
 
 
 def hello(session, request):
-    """Tell everything the plan for this node depends on; with a `nonce`, make the job's directory and leave it there.
+    """Tell everything the plan for this node depends on; with a `nonce`, make the job's directory and mark it.
 
     With `no_code` the working copy is an empty one, and made at once; `channels` are outputs of the job's own.  With
     `passing` the directory goes with this session.
@@ -26,7 +26,7 @@ def hello(session, request):
         from launcher.agent import preflight
 
         preflight.leave_nothing(session)
-    seen = _leave_nonce(session, request["nonce"]) if request.get("nonce") else {}
+    marked = _mark(session.layout.job(session.job), request["nonce"]) if request.get("nonce") else ""
     if request.get("no_code") or request.get("channels"):
         session.layout.make_outputs(session.job, request.get("channels", ()))
     if request.get("no_code"):
@@ -36,7 +36,7 @@ def hello(session, request):
     return {
         **facts.machine(session.layout.root),
         "job_dir": session.layout.job(session.job),
-        "nonces": seen,
+        "directory_id": marked,
         "bin": binaries,
         "python": python or facts.which("python3", path=path),
         "programs": {name: facts.which(name, path=path) for name in request.get("programs", [])},
@@ -46,22 +46,31 @@ def hello(session, request):
     }
 
 
-def _leave_nonce(session, nonce):
-    """{rank: nonce} of all nodes that have written into this very directory: they share a file system with this one.
+def _mark(directory, nonce):
+    """Random text that all nodes find whose directory this very one is, and so share a file system: the first one's.
 
-    Each writes before it looks, so of two that share one at least the later sees the other.
+    However many they are, each makes one call and reads one name.
     """
-    directory, found = session.layout.job(session.job), {}
+    own, mark = os.urandom(16).hex(), os.path.join(directory, "mark-%s" % nonce)
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    own = os.path.join(directory, "nonce-%d" % session.rank)
-    with open(own + ".part", "w") as file:
-        file.write(nonce)
-    os.replace(own + ".part", own)
-    for entry in os.listdir(directory):
-        if entry.startswith("nonce-") and not entry.endswith(".part"):
-            with open(os.path.join(directory, entry)) as file:
-                found[entry[len("nonce-") :]] = file.read()
-    return found
+    try:
+        os.symlink(own, mark)  # it appears with its text, or not at all, on NFS too
+    except FileExistsError:
+        pass
+    except OSError:
+        return _mark_by_folder(own, mark)
+    return os.readlink(mark)
+
+
+def _mark_by_folder(own, mark):
+    """The same where the file system knows no symbolic links: no folder is renamed to one that holds something."""
+    part = "%s.%s" % (mark, own)
+    os.makedirs(os.path.join(part, own))
+    try:
+        os.rename(part, mark)
+    except OSError:
+        remove(part)
+    return os.listdir(mark)[0]
 
 
 def _interpreter(python, venv):

@@ -16,7 +16,10 @@ def clock(session, request):
 
 def leave_nothing(session):
     """Have the job's directory removed when this session ends, whatever ends it."""
-    job, own = session.layout.job(session.job), "nonce-%d" % session.rank
+    job = session.layout.job(session.job)
+    own = os.path.join(job, "here-%d" % session.rank)
+    for folder in (job, own):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     reader, writer = os.pipe()
     # Held by this process alone, so its end is seen at the other one.
     session.held["preflight"] = writer
@@ -41,10 +44,10 @@ def _remove_after(session, job, own):
         os.dup2(null, number)
     os.read(session, 1)
     try:
-        os.unlink(os.path.join(job, own))
+        os.rmdir(own)
     except OSError:
-        pass  # it was never written, or all of it is gone already
-    if not any(name.startswith("nonce-") for name in node.entries(job)):
+        pass  # all of it is gone already
+    if not any(name.startswith("here-") for name in node.entries(job)):
         node.remove(job)
 
 

@@ -72,17 +72,11 @@ def warnings(plan: Plan, facts: Facts) -> list[str]:
 
 
 def groups(facts: Facts) -> list[list[int]]:
-    """Nodes of which one has seen the other's nonce share a file system: what lies there is brought and fetched once."""
-    seen = {rank: told["nonces"] for rank, told in facts.items()}
-
-    def saw(rank: int, other: int) -> bool:
-        return seen[other].get(str(other)) is not None and seen[rank].get(str(other)) == seen[other][str(other)]
-
-    found: list[list[int]] = []
-    for rank in sorted(seen):
-        group = next((g for g in found if any(saw(rank, other) or saw(other, rank) for other in g)), None)
-        group.append(rank) if group is not None else found.append([rank])
-    return found
+    """Nodes that found the same mark share a file system: what lies there is brought and fetched once."""
+    found: dict[str, list[int]] = {}
+    for rank in sorted(facts):
+        found.setdefault(facts[rank]["directory_id"], []).append(rank)
+    return list(found.values())
 
 
 def naming_inventory(error: LauncherError, plan: Plan) -> LauncherError:

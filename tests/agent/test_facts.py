@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.agent import facts, probe, procs
+from launcher.agent import node as agent_node
 from launcher.agent.install import compile_into
 from launcher.bootstrap import agent_archive
 from launcher.errors import NodeUnusable
@@ -177,11 +180,41 @@ def test_an_address_is_found_among_the_nodes_own(node: Node) -> None:
     assert not link.ask("probe_locate", address="no-such-name.invalid")["own"]
 
 
-def test_nodes_of_one_directory_see_each_others_nonce(node: Node) -> None:
-    """That is how a shared file system is found out."""
-    node.job.mkdir(parents=True)
-    (node.job / "nonce-3").write_text("other")
-    assert node.connect()[1]["nonces"] == {"0": "n", "3": "other"}
+def test_nodes_of_one_directory_find_one_mark(node: Node, tmp_path: Path) -> None:
+    """That is how a shared file system is found out: what one wrote there, others read, and nobody could guess."""
+    one, same = (node.connect()[1]["directory_id"] for _ in range(2))
+    with contextlib.closing(Node(tmp_path / "elsewhere")) as other:
+        elsewhere = other.connect()[1]["directory_id"]
+    assert one == same != elsewhere
+    assert len(one) == len(elsewhere) == 32
+
+
+def test_each_look_for_a_shared_directory_leaves_a_mark_of_its_own(tmp_path: Path) -> None:
+    """What an earlier one left says nothing of today's mounts."""
+    assert agent_node._mark(str(tmp_path / "job"), "one") != agent_node._mark(str(tmp_path / "job"), "two")
+    assert (tmp_path / "job").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_system_without_symbolic_links_is_marked_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As exFAT is, and SMB may be; many at once agree, and nothing but the mark stays."""
+    def refuse(text: str, path: str) -> None:
+        raise PermissionError(errno.EPERM, "no symbolic links here")
+
+    monkeypatch.setattr(os, "symlink", refuse)
+    start, found = threading.Barrier(8), []
+
+    def one() -> None:
+        start.wait()
+        found.append(agent_node._mark(str(tmp_path), "n"))
+
+    threads = [threading.Thread(target=one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    assert os.listdir(tmp_path) == ["mark-n"]
 
 
 def test_without_code_the_working_copy_is_there_at_once(node: Node) -> None:

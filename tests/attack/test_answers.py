@@ -72,7 +72,7 @@ ANSWERS: list[tuple[str, str, list[Any]]] = [
     ("node_hello", "gpu_ids", [[]]),
     ("node_hello", "addresses", [[]]),
     ("node_hello", "logout", [{}]),
-    ("node_hello", "nonces", [{}]),
+    ("node_hello", "directory_id", ["x"]),
     ("node_hello", "programs", [{}]),
     ("node_hello", "job_dir", ["x"]),
     ("mirror_begin", "same", [True]),

@@ -8,6 +8,7 @@ are outputs that could not be collected, unless the job is named.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Iterable, Mapping
@@ -105,8 +106,9 @@ def _machines(plan: Plan, view: View, kept: list[str]) -> list[Machine]:
     if plan.backend != "slurm":
         return [Machine(plan.backend, host, plan.ssh) for host in hosts]
     # Nobody gets to Slurm's nodes without a job there; what lies on a shared file system is here, too.
-    shared = {host.workdir: host for host in hosts if (Path(host.workdir).expanduser() / "node" / "jobs" / plan.job_id).is_dir()}
-    away = [host for host in hosts if not Path(host.workdir).expanduser().is_dir()]
+    here = {host.workdir: Path(os.path.expanduser(host.workdir)) for host in hosts}
+    shared = {host.workdir: host for host in hosts if (here[host.workdir] / "node" / "jobs" / plan.job_id).is_dir()}
+    away = [host for host in hosts if not here[host.workdir].is_dir()]
     if away and view.end is not None and (view.end["status"] != "Succeed" or plan.spec.keep):
         where = f"{away[0].workdir} on {', '.join(host.name for host in away)}"
         kept.append(f"{plan.job_id}: what it left in {where} is in reach of a Slurm job alone")

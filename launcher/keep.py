@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.errors import UsageError
+
 _MOMENT_NS = 1_000_000_000
 """longer than the grain of any file system's times that people work on"""
 
@@ -21,8 +23,24 @@ State = tuple[int, ...] | None
 
 
 def home() -> Path:
-    """$LAUNCHER_HOME, else ~/.launcher."""
-    return Path(os.environ.get("LAUNCHER_HOME") or "~/.launcher").expanduser().absolute()
+    """$LAUNCHER_HOME, else ~/.launcher; UsageError where that is nobody's."""
+    return at_home(os.environ.get("LAUNCHER_HOME") or "~/.launcher", "LAUNCHER_HOME")
+
+
+def at_home(text: str, said: str) -> Path:
+    """An absolute path, `~` and `~user` at its beginning expanded; UsageError, beginning with ``said``, where there is none."""
+    if wrong := nobodys(text):
+        raise UsageError(wrong, where=said, next_step="name an absolute path")
+    return Path(os.path.expanduser(text)).absolute()
+
+
+def nobodys(text: str) -> str | None:
+    """Why ``text`` begins with a home directory that there is not: nobody means a folder here that is called `~name`."""
+    first = os.path.expanduser(text).partition(os.sep)[0]
+    if not first.startswith("~") or os.path.lexists(first):
+        return None
+    why = f"there is no user {first[1:]} here" if first[1:] else "HOME is not set, and the account has no directory"
+    return f"{text}: {why}"
 
 
 def unfit(folder: str | os.PathLike[str]) -> str | None:

@@ -87,8 +87,9 @@ def _copy(folder: Folder, to: str) -> str:
     path = uris.local_path(to)
     where = to.rstrip("/") if path is None else os.path.abspath(os.path.expanduser(path))
     wrong = uris.problems(where if path is None else to, writing=True) if uris.is_uri(to) else []
-    if not to.strip():
-        wrong = ["a folder or a URI is wanted, not an empty text"]
+    nobodys = keep.nobodys(path or "")
+    if nobodys or not to.strip():
+        wrong = [nobodys or "a folder or a URI is wanted, not an empty text"]
     elif path is not None and not wrong:
         found = keep.unfit(where) if os.path.isdir(where) or not os.path.exists(where) else f"{where} is a file, no folder"
         wrong = [found] if found else []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from launcher import configuration
+from launcher import configuration, keep
 from launcher.cluster.userfile import LOCAL, UserConfig, config_path, load_user_config
 from launcher.configuration import Found, Inventory
 from launcher.errors import UsageError
@@ -122,7 +122,7 @@ class _Wizard:
     def _of_options(self) -> Chosen:
         said = self._said
         if said.file:
-            found = configuration.inventory(Path(said.file).expanduser().absolute())
+            found = configuration.inventory(keep.at_home(said.file, "--from"))
             if not found.right:
                 from launcher.cluster import load_cluster
 

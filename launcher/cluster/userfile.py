@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import UsageError
-from launcher.keep import keep, recall
+from launcher.keep import at_home, keep, recall
 from launcher.record import dataclass
 
 KIND = "user config"
@@ -54,12 +54,12 @@ class UserConfig:
 
 
 def config_path(environment: Mapping[str, str]) -> Path | None:
-    """Where the user's config lies, or would; None: LAUNCHER_CONFIG says that there is none."""
+    """Where the user's config lies, or would; None: LAUNCHER_CONFIG says that there is none.  UsageError: see `at_home`."""
     named = environment.get("LAUNCHER_CONFIG")
     if named == NO_FILE:
         return None
     if named:
-        return Path(named).expanduser().absolute()
+        return at_home(named, "LAUNCHER_CONFIG")
     import platformdirs
 
     return platformdirs.user_config_path("launcher", appauthor=False) / "config.yaml"

@@ -125,6 +125,9 @@ def _place(key: str, said: Any, wrong: list[str]) -> str | None:
         if path is None:
             wrong += [f"{key}: {problem}" for problem in uris.problems(text, writing=True)]
             return text.rstrip("/")
+        if nobodys := keep.nobodys(path):
+            wrong.append(f"{key}: {nobodys}")
+            return None
         path = os.path.abspath(os.path.expanduser(path))
     odd = [f"{key}: {problem}" for problem in uris.problems(text, writing=True) if uris.is_uri(text)]
     wrong += odd or _not_writable(key, path)

@@ -188,6 +188,9 @@ def test_another_config_can_be_named(person: Person, tmp_path: Path, monkeypatch
     other = tmp_path / "other.yaml"
     monkeypatch.setenv("LAUNCHER_CONFIG", str(other))
     assert "LAUNCHER_CONFIG names a file that is not there" in refusal()
+    monkeypatch.setenv("LAUNCHER_CONFIG", "~no-such-user/c.yaml")
+    assert "LAUNCHER_CONFIG: ~no-such-user/c.yaml: there is no user no-such-user here" in refusal()
+    monkeypatch.setenv("LAUNCHER_CONFIG", str(other))
     other.write_text("job: {grace: 2}\n")
     assert planned().plan.spec.grace == 2
     monkeypatch.setenv("LAUNCHER_CONFIG", "none")

@@ -77,13 +77,16 @@ def test_trouble_here_stops_no_later_copy(local: Desk, tmp_path: Path) -> None:
 
 
 def test_an_interval_without_a_place_is_a_slip(local: Desk) -> None:
-    """As is a place that is a file."""
+    """As is a place that is a file, or in the home directory of nobody."""
     done = local.submit("--checkpoint-interval", "1m", "--command", "true", check=2)
     assert "there is no checkpoints_path to copy checkpoints to" in done.stderr
     file = local.home.parent / "file"
     file.touch()
     done = local.submit("--checkpoints-path", str(file), "--command", "true", check=2)
     assert f"checkpoints_path: {file} is a file, and a folder is wanted" in done.stderr
+    done = local.submit("--checkpoints-path", "~no-such/c", "--output-path", "~nor-such/o", "--command", "true", check=2)
+    assert "checkpoints_path: ~no-such/c: there is no user no-such here" in done.stderr
+    assert "output_path: ~nor-such/o: there is no user nor-such here" in done.stderr
 
 
 @pytest.mark.cluster

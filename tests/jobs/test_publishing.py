@@ -123,6 +123,7 @@ def test_nothing_is_put_among_the_folders_of_jobs(local: Desk, tmp_path: Path) -
     places_of_a_job = ("--output-path", str(local.home / "jobs"), "--checkpoints-path", str(output / "checkpoints"))
     refused = local.submit(*places_of_a_job, "--output-channel", f"model={output}", "--command", "true", check=2)
     assert refused.stderr.count("jobs have their folders there") == 3
+    assert "there is no user no-such here" in local.run("model-data", "latest", "--to", "~no-such/a", check=2).stderr
     assert "not an empty text" in local.run("model-data", "latest", "--to", "", check=2).stderr
     assert "write file:///absolute/path" in local.run("model-data", "latest", "--to", "file:///a%00b", check=2).stderr
     assert local.run("model-data", "latest", "--to", str(tmp_path)).stdout == f"{tmp_path}\n"

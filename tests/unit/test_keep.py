@@ -12,7 +12,7 @@ import pytest
 from launcher import cluster
 from launcher.cluster.known import recall_cluster
 from launcher.errors import UsageError
-from launcher.keep import home, keep, recall
+from launcher.keep import at_home, home, keep, nobodys, recall
 
 OLD = time.time() - 60
 
@@ -104,3 +104,25 @@ def test_secrets_are_not_kept(tmp_path: Path) -> None:
     cluster.load_cluster(file)
     assert recall_cluster(file) is None
     assert not (home() / "cache").exists()
+
+
+def test_a_home_of_nobody_is_an_error_and_never_a_folder_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a traceback: it is told where it was said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAUNCHER_HOME", "~no-such-user/.launcher")
+    with pytest.raises(UsageError) as caught:
+        home()
+    assert str(caught.value).startswith("LAUNCHER_HOME: ~no-such-user/.launcher: there is no user no-such-user here\n")
+    monkeypatch.setenv("LAUNCHER_HOME", "~/x")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert home() == tmp_path / "me" / "x"
+    assert at_home("~root", "--from") == Path(os.path.expanduser("~root"))
+
+
+def test_a_folder_may_be_called_like_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it is there, it is meant."""
+    monkeypatch.chdir(tmp_path)
+    assert nobodys("~old/model") == "~old/model: there is no user old here"
+    (tmp_path / "~old").mkdir()
+    assert nobodys("~old/model") is None
+    assert at_home("~old/model", "--to") == tmp_path / "~old" / "model"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.server
 import os
 import subprocess
@@ -214,7 +215,9 @@ class _Private(http.server.SimpleHTTPRequestHandler):
     seen: list[bytes]
 
     def do_GET(self) -> None:
-        self.seen += [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # processes end all the time
+                self.seen.append(path.read_bytes())
         if self.headers.get("Authorization") == "Basic " + base64.b64encode(b"me:p@ss w0rd").decode():
             return super().do_GET()
         self.send_response(401)

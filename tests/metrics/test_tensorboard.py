@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher import api, tensorboard
+from launcher.agent import procs
 from launcher.errors import LauncherError, UsageError
 from launcher.store import Folder
 from tests.jobs.desk import Desk, eventually
@@ -65,7 +66,7 @@ def test_it_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
         assert program.stdout is not None
         pid = int(program.stdout.readline())
         os.kill(program.pid, signal.SIGKILL)
-    eventually(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2], "it is gone")
+    eventually(lambda: procs.start_time(pid) is None, "it is gone")
 
 
 def test_its_last_lines_are_told_when_it_does_not_start(tmp_path: Path) -> None:

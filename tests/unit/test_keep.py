@@ -33,7 +33,7 @@ def written(path: Path, text: str, when: float = OLD) -> Path:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A moment has passed since all files were written (their ctime cannot be set)."""
-    later = time.time_ns() + 5_000_000_000
+    later = time.time_ns() + 3_600_000_000_000
     monkeypatch.setattr("launcher.keep.time.time_ns", lambda: later)
 
 
@@ -57,9 +57,12 @@ def test_a_file_that_appears_ends_it(tmp_path: Path) -> None:
     assert recall(["q"]) is None
 
 
-def test_a_file_of_this_very_moment_is_not_trusted(tmp_path: Path) -> None:
+def test_a_file_of_this_very_moment_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be written again without any of its times showing that."""
-    keep(["q"], 1, [written(tmp_path / "a", "x", time.time())])
+    file = written(tmp_path / "a", "x")
+    half_a_second_later = file.stat().st_ctime_ns + 500_000_000
+    monkeypatch.setattr("launcher.keep.time.time_ns", lambda: half_a_second_later)
+    keep(["q"], 1, [file])
     assert recall(["q"]) is None
 
 

@@ -79,8 +79,11 @@ def test_a_job_has_one_owner(store: Store) -> None:
 
 
 @pytest.mark.parametrize("started_before", [False, True])
-def test_a_lock_that_is_held_for_a_moment_is_waited_for(store: Store, started_before: bool) -> None:
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, started_before: bool
+) -> None:
     """Who looks after a job in Slurm's queue holds it while he writes; the job may be started in that moment."""
+    monkeypatch.setattr(holding, "_PATIENCE", 60.0)
     folder = store.create("a-20250101-000000-aaaa")
     if started_before:
         write_json(folder.owner, {**owner.here(), "host": "elsewhere", "heartbeat": time.time()})
@@ -105,13 +108,14 @@ def test_the_owner_beats_and_tells_its_trouble(store: Store, monkeypatch: pytest
     """`key unavailable` is read from the record; after the end nothing is written any more."""
     folder = store.create("a-20250101-000000-aaaa")
     monkeypatch.setattr(holding, "HEARTBEAT_SECONDS", 0.01)
-    beats = threading.Event()
+    beats, in_turn = threading.Event(), threading.Lock()
     written: list[float] = []
     write = Owner._write
 
     def counting(self: Owner) -> None:
-        write(self)
-        written.append(read_json(folder.owner)["heartbeat"])
+        with in_turn:  # the heart and a report write from two threads
+            write(self)
+            written.append(read_json(folder.owner)["heartbeat"])
         if len(written) > 3:
             beats.set()
 
@@ -119,7 +123,7 @@ def test_the_owner_beats_and_tells_its_trouble(store: Store, monkeypatch: pytest
     with Owner(folder) as held:
         held.report("key unavailable")
         assert read_json(folder.owner)["trouble"] == "key unavailable"
-        assert beats.wait(10)
+        assert beats.wait(60)
         held.report(None)
         assert read_json(folder.owner)["trouble"] is None
     assert written == sorted(written)

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from launcher import owner
+from launcher.store import Store, read_json
 from tests import warm
 
 T = TypeVar("T")
-PATIENCE = 60.0
+PATIENCE = 120.0
+"""seconds that tell a hang: what is waited for comes within one or two, unless the machine is swamped"""
 
 
 def eventually(look: Callable[[], T | None], what: str, patience: float = PATIENCE) -> T:
@@ -80,14 +83,15 @@ class Desk:
 
     def folder(self, job: str = "latest") -> Path:
         """A job's folder."""
-        jobs = sorted((self.home / "jobs").iterdir(), key=lambda path: path.name[-20:])
-        return jobs[-1] if job == "latest" else self.home / "jobs" / job
+        # Two jobs of one second have ids that tell no order: which is the latest is known by the program's own rule.
+        return [folder.root for folder in Store(self.home).folders()][-1] if job == "latest" else self.home / "jobs" / job
 
     def events(self, job: str = "latest") -> list[dict[str, Any]]:
         """What is written of the job so far."""
         path = self.folder(job) / "events.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines]
+        # Whoever reads while a line is written may see its beginning.
+        whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+        return [json.loads(line) for line in whole.splitlines()]
 
     def happened(self, kind: str, job: str = "latest") -> dict[str, Any]:
         """Wait for an event of that type."""
@@ -103,12 +107,24 @@ class Desk:
     def _events_if_any(self, job: str) -> list[dict[str, Any]]:
         try:
             return self.events(job)
-        except (FileNotFoundError, IndexError, ValueError):
+        except (FileNotFoundError, IndexError):
             return []
 
     def coordinator(self, job: str = "latest") -> int:
         """The pid in the owner's record."""
         return int(json.loads((self.folder(job) / "coordinator.json").read_text())["pid"])
+
+    def at_rest(self, job: str = "latest") -> Path:
+        """The folder of a job that has ended, once its coordinator has too: it writes its state behind the end that it told."""
+        folder = self.folder(job)
+        eventually(lambda: not owner.is_alive(read_json(folder / "coordinator.json")), "the coordinator is gone")
+        return folder
+
+    def printed(self, text: bytes, *nodes: int, job: str = "latest") -> None:
+        """Wait until the command on each of the nodes has printed that."""
+        for node in nodes:
+            path = self.folder(job) / "logs" / f"node-{node}" / "stdout.log"
+            eventually(lambda path=path: path.exists() and text in path.read_bytes(), f"{text!r} of node {node}")
 
     def log(self, node: int, stream: str = "stdout", job: str = "latest") -> bytes:
         """A node's own log."""

@@ -44,6 +44,7 @@ def test_a_job_reads_publishes_and_resumes_and_no_secret_stays(local: Desk, oss:
     assert local.run("model-data", job, "--to", copy, env=oss.environment).stdout == f"{copy}\n"
     oss.buckets[oss.bucket].pop("m1/launcher-manifest.json")
     again = local.run("model-data", job, "--to", copy, env=oss.environment)
+    local.at_rest()
     assert "copying 0 file(s)" in again.stderr and set(oss.objects("m1/")) == {"m1/m", "m1/launcher-manifest.json"}
     for path in local.home.rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
@@ -56,6 +57,7 @@ def test_a_wrong_key_is_a_sentence_before_anything_runs(local: Desk, oss: Oss, t
         done = local.submit(*options, "--command", f"touch {tmp_path}/ran", env=wrong, check=69)
         assert "SignatureDoesNotMatch: The request signature we calculated does not match" in done.stderr
         assert "check the credentials of this terminal (OSS_ACCESS_KEY_ID," in done.stderr
+        local.at_rest()
     assert not (tmp_path / "ran").exists() and oss.objects() == {}
     for path in local.home.rglob("*"):
         assert not path.is_file() or b"wr0ng-s3cret" not in path.read_bytes(), path

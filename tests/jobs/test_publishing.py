@@ -53,6 +53,7 @@ def test_outputs_go_to_a_bucket_and_no_secret_stays(local: Desk, s3: S3) -> None
     s3.put(f"runs/{job}/model/m", b"n\n")
     broken = local.run("model-data", "latest", "--verify", env=s3.environment, check=69)
     assert f"error: {uri}/{job}/model/m is not what was collected: its hash differs" in broken.stderr
+    local.at_rest()
     for path in local.home.rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
@@ -112,7 +113,7 @@ def test_a_model_is_copied_once_and_over_nothing_else(local: Desk, tmp_path: Pat
 def test_nothing_is_put_among_the_folders_of_jobs(local: Desk, tmp_path: Path) -> None:
     """A job's own outputs, and what is above them, by whichever name: refused, and all of it stays as it is."""
     local.submit("--command", "echo m > $PAI_OUTPUT_MODEL/m")
-    output = local.folder() / "output"
+    output = local.at_rest() / "output"
     (tmp_path / "link").symlink_to(output)
     before = {path: path.stat().st_mtime_ns for path in local.folder().rglob("*")}
     places = [output / "model", output / "model" / "deeper", output, tmp_path / "link" / "model", local.folder(), local.home]

@@ -28,7 +28,7 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster) -> 
     cluster.mend()
     desk.end_everything()
     for host in cluster.hosts:
-        eventually(lambda host=host: not cluster.leftovers(host), f"nothing of ours on {host}: {cluster.leftovers(host)}", 15)
+        eventually(lambda host=host: not cluster.leftovers(host), f"nothing of ours on {host}: {cluster.leftovers(host)}")
 
 
 # What is asked for by name while a test runs is not seen at collection: the mark tells that one needs the cluster.

@@ -17,7 +17,7 @@ import yaml
 from launcher.agent import procs
 from tests.cluster import engine
 from tests.cluster.handle import Cluster
-from tests.jobs.desk import Desk, eventually
+from tests.jobs.desk import PATIENCE, Desk, eventually
 
 IDLE = "check-"
 """how the names of what a look makes on a node begin"""
@@ -78,7 +78,7 @@ def test_where_slurm_has_given_no_nodes_there_is_nothing_to_look_at(local: Desk)
 def test_whatever_ends_it_nothing_stays(local: Desk, tmp_path: Path, name: str) -> None:
     """In the middle of a look, which an interpreter that does not answer holds up; even where nobody can say good-bye."""
     slow, asked = tmp_path / "slow", tmp_path / "asked"
-    slow.write_text(f'#!/bin/sh\n[ "$1" = -ISuc ] && exec {sys.executable} "$@"\ntouch {asked}\nexec sleep 60\n')
+    slow.write_text(f'#!/bin/sh\n[ "$1" = -ISuc ] && exec {sys.executable} "$@"\ntouch {asked}\nexec sleep 600\n')
     slow.chmod(0o755)
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump({"backend": "local", "defaults": {"python": str(slow)}}))
     words = [sys.executable, "-m", "launcher", "check", "--cluster", str(tmp_path / "cluster.yaml"), "--nodes", "2"]
@@ -88,9 +88,9 @@ def test_whatever_ends_it_nothing_stays(local: Desk, tmp_path: Path, name: str) 
     eventually(asked.exists, "the interpreter is asked")
     assert [path for path in (local.home / "node" / "jobs").iterdir() if path.name.startswith(IDLE)]
     process.send_signal(signal.Signals[name])
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}[name]
-    eventually(lambda: not left_here(local), f"nothing is left: {left_here(local)}", 15)
+    eventually(lambda: not left_here(local), f"nothing is left: {left_here(local)}")
 
 
 # --- Containers ----------------------------------------------------------------------------------------------------------

@@ -104,6 +104,7 @@ def test_a_detached_job_says_its_id_and_nothing_else(desk: Desk) -> None:
     """`submit -d` returns once the job runs; `wait` and `attach` end as the job does."""
     job = desk.detach("--nodes", "2", "--command", "trap 'echo two; exit 0' TERM; echo one; while :; do sleep 0.1; done")
     assert job == desk.folder().name
+    desk.printed(b"one", 0, 1)
     assert desk.json("status", job)["status"] == "Running"
     desk.run("wait", job, "--timeout", "0.1", check=75)
     desk.run("cancel", job)

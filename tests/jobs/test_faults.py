@@ -7,13 +7,13 @@ import hashlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
+from launcher.agent import procs
 from tests.cluster.handle import Cluster
-from tests.jobs.desk import Desk, eventually, living
+from tests.jobs.desk import PATIENCE, Desk, eventually, living
 
 LINES = "for i in $(seq 1 60); do echo line $i; sleep 0.05; done"
 
@@ -26,7 +26,7 @@ def test_the_first_failure_stops_all_nodes_and_is_told(desk: Desk) -> None:
     assert (told["failure"]["node"], told["failure"]["exit_code"]) == (1, 7)
     assert Path(told["failure"]["log"]).read_text() == "bad\n"
     assert "node 1" in done.stderr and "exited with 7" in done.stderr
-    assert told["ended_at"] - told["started_at"] < 20
+    assert told["ended_at"] - told["started_at"] < 300
 
 
 def test_a_killed_command_is_told_by_its_signal(desk: Desk) -> None:
@@ -45,9 +45,12 @@ def test_outputs_are_collected_after_a_failure_too(desk: Desk) -> None:
 
 def test_nothing_survives_a_job(desk: Desk) -> None:
     """Daemons that a command leaves behind (new session, empty environment) end with it."""
-    desk.submit("--nodes", "2", "--command", "(setsid env -i sleep 4242 &) ; (setsid sleep 4242 &) ; true")
+    # Seconds that nobody else asks for: this machine's table has the nodes of other workers' tests in it, too.
+    sleep = f"sleep 4242.{int.from_bytes(os.urandom(6), 'big')}"
+    desk.submit("--nodes", "2", "--command", f"(setsid env -i {sleep} &) ; (setsid {sleep} &) ; true")
     assert living(desk.folder().name) == []
-    assert [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _cmdline(entry) == b"sleep\x004242\x00"] == []
+    mark = sleep.replace(" ", "\0").encode() + b"\0"
+    assert [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _cmdline(entry) == mark] == []
 
 
 def _cmdline(entry: Path) -> bytes:
@@ -59,23 +62,27 @@ def _cmdline(entry: Path) -> bytes:
 
 def test_cancel_gives_grace_and_then_kills(desk: Desk) -> None:
     """A command that saves on TERM is let finish; one that ignores TERM is killed after its grace."""
-    job = desk.detach("--nodes", "2", "--grace", "2s", "--command", "trap 'echo saved; exit 0' TERM; while :; do sleep 0.1; done")
+    command = "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    job = desk.detach("--nodes", "2", "--grace", "10m", "--command", command)
+    desk.printed(b"up", 0, 1)
     told = desk.json("cancel", job)
     assert (told["status"], told["exit_code"], told["reason_code"]) == ("Terminated", 130, "Cancelled")
-    assert desk.log(0) == desk.log(1) == b"saved\n"
+    assert desk.log(0) == desk.log(1) == b"up\nsaved\n"
     job = desk.detach("--nodes", "2", "--grace", "1s", "--command", "trap '' TERM; echo up; while :; do sleep 0.1; done")
-    began = time.monotonic()
+    desk.printed(b"up", 0, 1)
     desk.run("cancel", job)
-    assert time.monotonic() - began < 15
+    killed = [event["event"]["pids"] for event in desk.events(job) if event.get("event", {}).get("type") == "killing"]
+    assert len(killed) == 2 and all(killed)
     assert desk.json("status", job)["status"] == "Terminated"
 
 
 def test_ctrl_c_stops_the_job_and_exits_130(desk: Desk) -> None:
     """Once, gracefully."""
     process = desk.start("--nodes", "2", "--command", "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done")
-    eventually(lambda: b"up" in desk.log(0) if desk.happened("following") else None, "the job runs")
+    desk.happened("following")
+    desk.printed(b"up", 0, 1)
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(PATIENCE) == 130
     assert desk.json("status", "latest")["status"] == "Terminated"
 
 
@@ -85,7 +92,7 @@ def test_ctrl_c_works_in_every_phase(desk: Desk, when: str) -> None:
     process = desk.start("--nodes", "2", "--source-dir", "train_src", "--command", "sleep 600")
     desk.happened(when)
     os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(30) == 130
+    assert process.wait(PATIENCE) == 130
     assert desk.json("status", "latest")["status"] == "Terminated"
     assert living(desk.folder().name) == []
 
@@ -94,11 +101,11 @@ def test_two_ctrl_c_kill_at_once(desk: Desk) -> None:
     """The second one does not wait for the grace."""
     process = desk.start("--nodes", "2", "--grace", "10m", "--command", "trap '' TERM; echo up; while :; do sleep 0.1; done")
     desk.happened("following")
-    eventually(lambda: b"up" in desk.log(0) and b"up" in desk.log(1), "both are up")
+    desk.printed(b"up", 0, 1)
     os.killpg(process.pid, signal.SIGINT)
     desk.happened("stopping")
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(PATIENCE) == 130
 
 
 def test_max_run_time_stops_the_job(desk: Desk) -> None:
@@ -125,9 +132,7 @@ def test_a_killed_coordinator_is_replaced(desk: Desk, when: str) -> None:
         "--nodes", "2", "--source-dir", "train_src", "--command", f"{LINES}; echo $RANK > $PAI_OUTPUT_MODEL/$RANK"
     )
     desk.happened(when)
-    os.kill(desk.coordinator(), signal.SIGKILL)
-    process.kill()
-    process.wait()
+    kill_both(desk, process)
     assert desk.json("status", "latest")["coordinator"] == "lost"
     desk.run("wait", "latest")
     expected = b"".join(b"line %d\n" % i for i in range(1, 61))
@@ -135,20 +140,44 @@ def test_a_killed_coordinator_is_replaced(desk: Desk, when: str) -> None:
     assert {path.name for path in (desk.folder() / "output" / "model").iterdir()} == {"0", "1"}
 
 
-def test_a_coordinator_killed_while_it_collects_is_replaced(desk: Desk) -> None:
-    """The next one goes on with what has arrived; the outputs are whole, and checked."""
-    command = "head -c 40000000 /dev/urandom > $PAI_OUTPUT_MODEL/$RANK; sha256sum $PAI_OUTPUT_MODEL/$RANK"
-    process = desk.start("--nodes", "2", "--command", command)
-    desk.happened("collecting")
-    incoming = desk.folder() / "output" / ".incoming" / "parts"
-    eventually(lambda: incoming.is_dir() and any(part.stat().st_size for part in incoming.iterdir()), "bytes that came")
+def kill_both(desk: Desk, process: subprocess.Popen[str]) -> None:
+    """kill -9 of coordinator and command line as if at one moment: else who is left first might start a new coordinator."""
+    process.send_signal(signal.SIGSTOP)
     os.kill(desk.coordinator(), signal.SIGKILL)
     process.kill()
     process.wait()
+
+
+HALTING = """
+import os, signal, sys
+def halt(event, arguments):
+    if event == "open" and isinstance(arguments[0], str) and "/.incoming/parts/" in arguments[0]:
+        parts = os.path.dirname(arguments[0])
+        if any(os.path.getsize(os.path.join(parts, name)) for name in os.listdir(parts)):
+            os.kill(os.getpid(), signal.SIGSTOP)
+if "launcher.coordinator" in " ".join(sys.orig_argv):
+    sys.addaudithook(halt)
+"""
+"""makes a coordinator stop when it begins with another file while it has some of what it collects"""
+
+
+def test_a_coordinator_killed_while_it_collects_is_replaced(desk: Desk, tmp_path: Path) -> None:
+    """The next one goes on with what has arrived; the outputs are whole, and checked."""
+    command = "cd $PAI_OUTPUT_MODEL; for i in a b; do head -c 20000000 /dev/urandom > $RANK$i; done; sha256sum $RANK?"
+    (tmp_path / "halting").mkdir()
+    (tmp_path / "halting" / "sitecustomize.py").write_text(HALTING)
+    process = desk.start("--nodes", "2", "--command", command, env={"PYTHONPATH": str(tmp_path / "halting")})
+    desk.happened("collecting")
+    eventually(lambda: procs.stopped(desk.coordinator()), "the coordinator halts")
+    incoming = desk.folder() / "output" / ".incoming" / "parts"
+    assert any(part.stat().st_size for part in incoming.iterdir())
+    kill_both(desk, process)
     done = desk.run("wait", "latest")
     for node in (0, 1):
-        told = desk.log(node).split()[0].decode()
-        assert hashlib.sha256((desk.folder() / "output" / "model" / str(node)).read_bytes()).hexdigest() == told
+        told = [line.split() for line in desk.log(node).decode().splitlines()]
+        assert [name for _, name in told] == [f"{node}a", f"{node}b"]
+        for digest, name in told:
+            assert hashlib.sha256((desk.folder() / "output" / "model" / name).read_bytes()).hexdigest() == digest
     assert desk.json("model-data", "latest")["complete"] and done.returncode == 0
 
 
@@ -165,7 +194,7 @@ def test_a_killed_agent_is_a_failure_and_leaves_nothing(local: Desk) -> None:
     process = local.start("--nodes", "2", "--command", "setsid sleep 600")
     local.happened("following")
     os.kill(local.pids("agent", 1), signal.SIGKILL)
-    assert process.wait(30) == 69
+    assert process.wait(PATIENCE) == 69
     told = local.json("status", "latest")
     assert "agent lost" in told["failure"]["message"]
     assert told["failure"]["node"] == 1
@@ -182,7 +211,7 @@ def test_a_killed_warden_does_no_harm(local: Desk) -> None:
     )
     assert local.json("status", "latest")["status"] == "Running"
     os.kill(local.pids("agent", 0), signal.SIGKILL)
-    assert process.wait(30) == 69
+    assert process.wait(PATIENCE) == 69
     assert living(local.folder().name) == []
 
 
@@ -190,9 +219,13 @@ def test_agent_and_warden_killed_together(local: Desk) -> None:
     """The follower notices, ends what has the job's marks, and says so."""
     process = local.start("--nodes", "1", "--command", "sleep 600")
     local.happened("following")
-    for role in ("warden", "agent"):
-        os.kill(local.pids(role, 0), signal.SIGKILL)
-    assert process.wait(40) == 69
+    agent, warden = (local.pids(role, 0) for role in ("agent", "warden"))
+    # Stopped at first: none of them sees the other's end.
+    for pid in (agent, warden):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (agent, warden):
+        os.kill(pid, signal.SIGKILL)
+    assert process.wait(PATIENCE) == 69
     assert living(local.folder().name) == []
 
 
@@ -214,7 +247,7 @@ def test_a_paused_node_is_found_again(remote: Desk, cluster: Cluster) -> None:
     assert lost["node"] == 1
     cluster.unpause("node2")
     remote.happened("found")
-    assert process.wait(90) == 0
+    assert process.wait(PATIENCE) == 0
     assert remote.log(1) == b"".join(b"line %d\n" % i for i in range(1, 101))
 
 
@@ -223,7 +256,7 @@ def test_a_cut_connection_loses_no_line(remote: Desk, cluster: Cluster) -> None:
     process = remote.start("--nodes", "2", "--command", LINES)
     remote.happened("following")
     cluster.exec("node1", "pkill", "-9", "-f", "sshd: train", check=False)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
     assert remote.log(0) == remote.log(1) == b"".join(b"line %d\n" % i for i in range(1, 61))
 
 
@@ -233,7 +266,7 @@ def test_a_node_that_restarts_fails_the_job(remote: Desk, cluster: Cluster) -> N
     remote.happened("following")
     cluster.kill("node2")
     cluster.start("node2")
-    assert process.wait(90) == 69
+    assert process.wait(PATIENCE) == 69
     assert remote.json("status", "latest")["failure"]["node"] == 1
 
 
@@ -321,8 +354,8 @@ def test_a_job_that_waits_for_one_mirror_keeps_no_other(tmp_path: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         job = desk.start(*words)
         eventually(lambda: any("waiting for another job" in str(event) for event in desk.events()), "it waits for n1's mirror")
-        eventually(lambda: _lockable(first), "n0's mirror is for others again", 10)
-    assert job.wait(60) == 0
+        eventually(lambda: _lockable(first), "n0's mirror is for others again")
+    assert job.wait(PATIENCE) == 0
 
 
 def _lockable(path: Path) -> bool:

@@ -30,7 +30,7 @@ def left_behind(desk: Desk, seconds: float = 60.0) -> Folder:
 def test_what_a_killed_submit_left_is_ended_by_the_next_who_asks(local: Desk, command: str) -> None:
     """As CreateFailed, in a sentence; nothing of the environment stays, no process is started, and lists show it."""
     folder = left_behind(local)
-    done = local.run(command, JOB, check=None, timeout=30)
+    done = local.run(command, JOB, check=None)
     told = local.json("status", JOB)
     assert (told["status"], told["reason_code"], told["coordinator"]) == ("CreateFailed", "SubmitEnded", "ended")
     told_here = "CreateFailed" if command == "cancel" else "submit was killed before it had written the job down"
@@ -53,7 +53,7 @@ def test_where_no_coordinator_can_work_the_last_lines_are_shown(local: Desk) -> 
     """A few are tried; whoever waits is not left waiting."""
     folder = left_behind(local)
     folder.plan.write_text('{"job_id": 7}')
-    done = local.run("wait", JOB, check=70, timeout=60)
+    done = local.run("wait", JOB, check=70)
     assert "one coordinator of the job after the other failed" in done.stderr
     assert "coordinator.log" in done.stderr and "Error" in done.stderr
     assert local.json("status", JOB)["coordinator"] != "ended"

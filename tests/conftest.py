@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.cluster import handle
 from tests.cluster.handle import Cluster
@@ -38,6 +39,9 @@ for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(_ignored, signal.default_int_handler if _ignored is signal.SIGINT else signal.SIG_DFL)
 # Whoever runs the tests may have clusters of their own.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+# Examples are the same ones in every run, and may take as long as a busy machine lets them.
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")

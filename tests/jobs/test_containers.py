@@ -16,7 +16,7 @@ from launcher.agent import procs
 from launcher.environments import Place, parse, wrap
 from tests.agent.far import Node
 from tests.cluster import engine
-from tests.jobs.desk import Desk, eventually
+from tests.jobs.desk import PATIENCE, Desk, eventually
 
 pytestmark = pytest.mark.cluster
 MARK = "LAUNCHER_TEST_CONTAINERS"
@@ -38,7 +38,7 @@ def desk(image: str, tmp_path: Path) -> Iterator[Desk]:
     jobs = [path.name for path in (made.home / "jobs").iterdir()] if made.home.is_dir() else []
     try:
         for job in jobs:
-            eventually(lambda job=job: not left_of(job), f"nothing of {job}: {left_of(job)}", 20)
+            eventually(lambda job=job: not left_of(job), f"nothing of {job}: {left_of(job)}")
     finally:
         made.end_everything()
         for name in [entry.split()[0] for job in jobs for entry in left_of(job) if not entry.startswith("process")]:
@@ -74,9 +74,7 @@ STUBBORN = "trap 'echo no' TERM; echo ready; while :; do sleep 0.2; done"
 def ready(desk: Desk, nodes: int = 1) -> None:
     """Wait until the command on every node has printed its word."""
     desk.happened("following")
-    for node in range(nodes):
-        path = desk.folder() / "logs" / f"node-{node}" / "stdout.log"
-        eventually(lambda path=path: path.exists() and b"ready" in path.read_bytes(), f"node {node} is ready")
+    desk.printed(b"ready", *range(nodes))
 
 
 def test_pais_paths_hold_inside_and_the_model_comes_out(desk: Desk, tmp_path: Path) -> None:
@@ -104,7 +102,7 @@ def test_pais_paths_hold_inside_and_the_model_comes_out(desk: Desk, tmp_path: Pa
     assert {path.name: path.read_text() for path in (desk.folder() / "output" / "model").iterdir()} == {
         "node-0": "a b$c", "node-1": "a b$c",
     }  # fmt: skip
-    assert b"s3cret" not in b"".join(path.read_bytes() for path in desk.folder().glob("*.json*"))
+    assert b"s3cret" not in b"".join(path.read_bytes() for path in desk.at_rest().glob("*.json*"))
 
 
 def test_a_model_tells_the_torch_of_its_image(desk: Desk, tmp_path: Path) -> None:
@@ -171,10 +169,32 @@ def test_what_does_not_heed_is_killed_after_its_grace(desk: Desk) -> None:
     assert b"no\n" in desk.log(0)
 
 
-def test_max_run_time_ends_the_container(desk: Desk) -> None:
-    """As any other command."""
-    desk.submit("--max-run-time", "3s", "--grace", "1s", "--command", STUBBORN, check=143)
+HELD = """
+import os, sys, time
+if "launcher.coordinator" in " ".join(sys.orig_argv):
+    true, began = time.clock_gettime, time.clock_gettime(time.CLOCK_BOOTTIME)
+    time.clock_gettime = lambda clock: true(clock) if os.path.exists({go!r}) else began
+"""
+"""makes no second pass for a coordinator until a file is there"""
+
+
+def test_max_run_time_ends_the_container(desk: Desk, tmp_path: Path) -> None:
+    """As any other command; the time begins to pass when the container is there, however long its start took."""
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "sitecustomize.py").write_text(HELD.format(go=str(tmp_path / "go")))
+    said = ("--max-run-time", "1s", "--grace", "1s", "--command", STUBBORN)
+    job = desk.start(*said, env={"PYTHONPATH": str(tmp_path / "held")})
+    ready(desk)
+    (tmp_path / "go").touch()
+    assert job.wait(PATIENCE) == 143
     assert b"ready" in desk.log(0)
+
+
+def kill_at_once(pids: list[int]) -> None:
+    """kill -9; stopped at first, so that none does anything about the others' end."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
 
 
 @pytest.mark.parametrize("roles", [["agent"], ["warden"], ["agent", "warden"], ["pid"]], ids="+".join)
@@ -182,13 +202,11 @@ def test_no_container_outlives_who_looks_after_it(desk: Desk, roles: list[str]) 
     """kill -9 of the agent, of its warden, of both at once, or of docker's own client."""
     job = desk.start("--command", STUBBORN, "--grace", "1s")
     ready(desk)
-    victims = [desk.pids(role, 0) for role in roles]
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
+    kill_at_once([desk.pids(role, 0) for role in roles])
     if roles == ["warden"]:
         desk.run("cancel", "latest")
-    assert job.wait(60) != 0
-    eventually(lambda: not left_of(desk.folder().name), f"left: {left_of(desk.folder().name)}", 20)
+    assert job.wait(PATIENCE) != 0
+    eventually(lambda: not left_of(desk.folder().name), f"left: {left_of(desk.folder().name)}")
 
 
 def test_killed_at_once_after_the_start_it_leaves_no_container_either(desk: Desk) -> None:
@@ -196,25 +214,24 @@ def test_killed_at_once_after_the_start_it_leaves_no_container_either(desk: Desk
     job = desk.start("--command", "sleep 60")
     pid = desk.pids("agent", 0)
     os.kill(pid, signal.SIGKILL)
-    assert job.wait(60) != 0
+    assert job.wait(PATIENCE) != 0
 
 
 def test_gc_ends_what_a_job_left(desk: Desk) -> None:
     """Both that look after the container killed, and the coordinator as well: nobody is left but who cleans up."""
     job = desk.start("--command", STUBBORN)
     ready(desk)
-    for pid in (desk.coordinator(), desk.pids("agent", 0), desk.pids("warden", 0)):
-        os.kill(pid, signal.SIGKILL)
+    kill_at_once([desk.coordinator(), desk.pids("agent", 0), desk.pids("warden", 0)])
     job.kill()
     name = desk.folder().name
     assert left_of(name)
     desk.run("cancel", name, check=None)
     desk.run("wait", name, check=None)
-    eventually(lambda: not left_of(name), f"left: {left_of(name)}", 30)
+    eventually(lambda: not left_of(name), f"left: {left_of(name)}")
 
 
 RANKS = """
-    import os, pathlib, subprocess, sys, time
+    import os, pathlib, subprocess, sys
     folder = pathlib.Path(os.environ["PET_LOG_DIR"], "none_abc", "attempt_0")
     started = []
     for local in range(2):
@@ -230,13 +247,29 @@ def test_ranks_have_their_logs_and_their_ends_are_seen(desk: Desk, tmp_path: Pat
     """What torchrun does inside is seen from outside: the processes by their variables, their logs through a mount."""
     (tmp_path / "src" / "torchrun").write_text("#!/usr/bin/env python3\n" + textwrap.dedent(RANKS))
     (tmp_path / "src" / "torchrun").chmod(0o755)
-    text = "import sys, time; print('rank', sys.argv[1]); time.sleep(1); 1 / int(sys.argv[1]); time.sleep(1)"
-    desk.submit("--nproc-per-node", "2", "--", "./torchrun", text, check=1)
+    text = """
+import os, sys, time
+print('rank', sys.argv[1], flush=True)
+while not os.path.exists(os.environ['PAI_OUTPUT_MODEL'] + 'end-' + sys.argv[1]):
+    time.sleep(0.05)
+1 / int(sys.argv[1])
+"""
+    job = desk.start("--nproc-per-node", "2", "--", "./torchrun", text)
+    desk.happened("following")
+    for rank in range(2):
+        eventually(lambda: len(told(desk, "workers", "workers")) == 2, "both are seen")
+        (desk.home / "node" / "jobs" / desk.folder().name / "output" / "model" / f"end-{rank}").touch()
+        eventually(lambda rank=rank: told(desk, "worker gone", "local_rank") == list(range(rank + 1)), "it is gone")
+    assert job.wait(PATIENCE) == 1
     ranks = desk.folder() / "logs" / "node-0" / "ranks" / "attempt_0" / "restart_0"
     assert [(ranks / str(local) / "stdout.log").read_text() for local in range(2)] == ["rank 0\n", "rank 1\n"]
     assert "ZeroDivisionError" in (ranks / "0" / "stderr.log").read_text()
-    told = [event["event"] for event in desk.events() if event["type"] == "agent"]
-    assert [event["local_rank"] for event in told if event["type"] == "worker gone"] == [0, 1]
+
+
+def told(desk: Desk, kind: str, key: str) -> list[object]:
+    """What the agent has told of its workers so far, lists taken apart."""
+    values = [event["event"][key] for event in desk.events() if event.get("event", {}).get("type") == kind]
+    return [one for value in values for one in (value if isinstance(value, list) else [value])]
 
 
 def test_a_program_that_the_image_has_not_is_a_sentence_before_anything_starts(desk: Desk) -> None:
@@ -303,4 +336,4 @@ def test_a_warning_reaches_the_training_inside(image: str, tmp_path: Path, comma
     assert node.wait_for("warned")["told"][0]["name"] == "python3"
     assert node.wait_for("outcome")["exit_code"] == 0
     node.close()
-    assert not left_of(node.job_id)
+    eventually(lambda: not left_of(node.job_id), f"left: {left_of(node.job_id)}")

@@ -10,6 +10,7 @@ Run as a program, this file is the process that is forked: requests come through
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import json
@@ -68,12 +69,19 @@ def _server() -> tuple[socket.socket, dict[str, str]]:
     nothing = subprocess.DEVNULL
     # It belongs to no test: what is left of one is found, and ended, by the LAUNCHER_HOME of its environment.
     nobodys = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHER_")}
-    subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, __file__, str(its.fileno())], env=nobodys,
         pass_fds=[its.fileno()], stdin=nothing, stdout=nothing, cwd=ROOT, start_new_session=True,
     )  # fmt: skip
     its.close()
+    atexit.register(_dismiss, ours, process)
     return ours, _read_at_the_start(os.environ)
+
+
+def _dismiss(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    """Nobody makes a request any more: the process sees that, and ends."""
+    connection.close()
+    process.wait()
 
 
 def _read_at_the_start(env: Mapping[str, str]) -> dict[str, str]:

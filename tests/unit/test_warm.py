@@ -61,6 +61,14 @@ def test_what_python_reads_at_its_start_needs_a_cold_one(env: dict[str, str]) ->
     assert "import 'launcher.cli'" in done.stderr
 
 
+def test_nothing_of_it_is_left_open_at_the_end(env: dict[str, str]) -> None:
+    """Its process is waited for, and its connection closed: an interpreter would complain of both."""
+    asks = "import os; from tests import warm; print(warm.launcher(['--version'], env=os.environ).returncode)"
+    words = [sys.executable, "-W", "always::ResourceWarning", "-c", asks]
+    done = subprocess.run(words, env=env, cwd=warm.ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 def test_the_end_of_a_test_does_not_end_it(env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even that of the test that has started it, whose home was in the environment."""
     monkeypatch.setenv("LAUNCHER_HOME", env["LAUNCHER_HOME"])

@@ -54,10 +54,10 @@ def launcher(
         )  # fmt: skip
     request = {"words": list(map(os.fsdecode, words)), "env": dict(env), "cwd": os.fspath(cwd or os.getcwd())}
     pipes = _ask(server, json.dumps(request).encode())
-    out, err, told = _read_all(pipes, time.monotonic() + timeout)
-    pid, _, code = told.partition(b" ")
+    pid = _started(pipes[-1])
+    out, err, code = _read_all(pipes, time.monotonic() + timeout)
     if not code:
-        os.kill(int(pid), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         raise subprocess.TimeoutExpired(list(words), timeout, out, err)
     return subprocess.CompletedProcess(list(words), int(code), _text(out, errors), _text(err, errors))
 
@@ -101,6 +101,17 @@ def _ask(server: socket.socket, request: bytes) -> list[int]:
     for _, writing in pairs:
         os.close(writing)
     return [reading for reading, _ in pairs]
+
+
+def _started(told: int) -> int:
+    """The command's pid, once there is one; its time begins then, however long the process that is forked has been loading."""
+    digits = b""
+    while not digits.endswith(b" "):
+        digit = os.read(told, 1)
+        if not digit:
+            raise EOFError("the process that commands are forked from has ended")
+        digits += digit
+    return int(digits)
 
 
 def _read_all(pipes: Sequence[int], deadline: float) -> list[bytes]:

@@ -169,7 +169,7 @@ def follow(names: Sequence[str], rank: int, number: int, word: str) -> tuple[str
     deadline = time.monotonic() + PATIENCE
     candidates = addresses(names[0])
     last = "no answer"
-    while time.monotonic() < deadline:
+    while True:
         for address in candidates:
             left = max(deadline - time.monotonic(), _AGAIN)
             try:
@@ -184,6 +184,8 @@ def follow(names: Sequence[str], rank: int, number: int, word: str) -> tuple[str
             last = f"{address}: it closed the connection"
             if heard:
                 raise _foreign(names[0], address, number)
+        if time.monotonic() >= deadline:  # after a try at least, so that something can be said
+            break
         time.sleep(_AGAIN)
     raise NodeUnusable(
         f"node 0 did not answer at port {number} within {PATIENCE:g} s", where=names[0], lines=[last], next_step=_SEE_NODE_0

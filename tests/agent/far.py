@@ -14,6 +14,7 @@ import os
 import queue
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -31,8 +32,8 @@ from launcher.model import Host
 from launcher.replica import Replica
 
 T = TypeVar("T")
-PATIENCE = 20.0
-"""seconds until a test takes what does not come for a failure"""
+PATIENCE = 120.0
+"""seconds until a test takes what does not come for a failure: only a hang takes so long, however busy the machine is"""
 MARK = "LAUNCHER_TEST_MARK"
 
 
@@ -169,6 +170,12 @@ class Node:
         """{"agent": pid, "warden": pid} of the attempt that was started last."""
         event = next(event for event in reversed(self.heard) if event["type"] == "started")
         return {"agent": event["agent"], "warden": event["warden"], "command": event["pid"]}
+
+    def kill_at_once(self, *roles: str) -> None:
+        """kill -9 of `agent`, `warden` or both; stopped at first, so that none does anything about the other's end."""
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for role in roles:
+                os.kill(self.pids()[role], number)
 
     def survivors(self) -> list[str]:
         """Every living process with our mark but this one, as `pid comm argv`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -31,8 +29,9 @@ def test_a_runtime_above_the_command_is_not_told_to_end(node: Node, tmp_path: Pa
     above = executable(tmp_path / "apptainer", '#!/bin/sh\ntrap "echo told; exit 1" TERM\n"$@"\nexit $?\n')
     link = node.start([above, node.host.python or "python3", "-uc", SAVES])
     node.printed(b"ready")
-    link.ask("node_stop", attempt=0, grace=10, reason="cancel")
+    link.ask("node_stop", attempt=0, grace=600, reason="cancel")
     assert node.wait_for("outcome")["exit_code"] == 3
+    node.wait_for("drained")
     assert node.log() == b"ready\nsaved\n"
 
 
@@ -97,8 +96,7 @@ def test_whoever_is_left_removes_the_container(node: Node, engine: Path, roles: 
     start(node, engine)
     node.wait_for("started")
     (engine / "late").touch()
-    for role in roles:
-        os.kill(node.pids()[role], signal.SIGKILL)
+    node.kill_at_once(*roles)
     assert node.wait_for("outcome")["kind"] == "agent lost"
     assert len(asked(engine)) == 2
 
@@ -108,8 +106,7 @@ def test_a_sweep_removes_the_container_of_a_spool_that_nobody_looks_after(node: 
     start(node, engine)
     node.wait_for("started")
     node.links[-1].close()
-    for role in ("warden", "agent"):
-        os.kill(node.pids()[role], signal.SIGKILL)
+    node.kill_at_once("warden", "agent")
     link, _ = node.connect()
     link.ask("node_sweep", marks={"LAUNCHER_JOB_ID": node.job_id}, remove=True)
     eventually(lambda: asked(engine), "the engine was asked")

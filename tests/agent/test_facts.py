@@ -121,7 +121,7 @@ def test_a_port_is_held_until_it_is_given_free(node: Node) -> None:
     port = link.ask("probe_listen", port=None, nonce="secret")["port"]
     low, high = probe._ephemeral()
     assert 1024 < port < 32768 and not low <= port <= high
-    told = connect(link, port, "secret", 5)
+    told = connect(link, port, "secret", 60)
     assert told["127.0.0.1"] == {"local": "127.0.0.1", "interface": "lo"}
     with pytest.raises(NodeUnusable, match=rf"port {port} is taken on this node \(held by pid \d+"):
         node.connect()[0].ask("probe_listen", port=port, nonce="other")
@@ -138,7 +138,7 @@ def test_nobody_waits_for_somebody_else_at_the_port(node: Node) -> None:
         for _ in range(20):
             stay.enter_context(socket.create_connection(("127.0.0.1", port)))
             socket.create_connection(("127.0.0.1", port)).close()
-        told = connect(link, port, "secret", 1)
+        told = connect(link, port, "secret", 20)
         assert told["127.0.0.1"] == {"local": "127.0.0.1", "interface": "lo"}
     take = f"import socket; s = socket.socket(); s.bind(('0.0.0.0', {port})); s.listen()"
     node.post_start(link, [sys.executable, "-c", take])
@@ -164,11 +164,11 @@ def test_who_cannot_be_reached_says_why(node: Node) -> None:
         port = silent.getsockname()[1]
         told = connect(link, port, "n", 0.2)
         assert "timed out" in told["127.0.0.1"]["error"]
-        told = connect(link, closed.getsockname()[1], "n", 5)
+        told = connect(link, closed.getsockname()[1], "n", 60)
         assert "refused" in told["127.0.0.1"]["error"]
     other, _ = node.connect()
     port = other.ask("probe_listen", port=None, nonce="theirs")["port"]
-    told = connect(link, port, "mine..", 5)
+    told = connect(link, port, "mine..", 60)
     assert told["127.0.0.1"]["error"] == "something else answers there"
 
 

@@ -6,13 +6,16 @@ import contextlib
 import os
 import shutil
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.agent import procs
 from launcher.errors import LinkLost
-from tests.agent.far import MARK, Node, eventually
+from launcher.link import Link
+from tests.agent.far import MARK, PATIENCE, Node, eventually
 
 WRITER = """
 import os, sys
@@ -108,7 +111,20 @@ def test_a_successor_goes_on_from_what_is_here(node: Node) -> None:
     assert node.log() == b"one\ntw"
 
 
-def test_a_connection_that_broke_before_the_start_starts_when_it_is_back(node: Node) -> None:
+@pytest.fixture
+def back(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """No link comes back before this is set."""
+    made, come_back = threading.Event(), Link._come_back
+
+    def later(link: Link, *arguments: Any, **more: Any) -> bool:
+        assert made.wait(PATIENCE)
+        return come_back(link, *arguments, **more)
+
+    monkeypatch.setattr(Link, "_come_back", later)
+    return made
+
+
+def test_a_connection_that_broke_before_the_start_starts_when_it_is_back(node: Node, back: threading.Event) -> None:
     """Whoever asked hears that it broke; the command runs nevertheless, once."""
     link, _ = node.connect()
     assert link.transport is not None
@@ -116,6 +132,7 @@ def test_a_connection_that_broke_before_the_start_starts_when_it_is_back(node: N
     eventually(lambda: link.transport is None)
     with pytest.raises(LinkLost):
         node.post_start(link, python("print('once')"))
+    back.set()
     node.wait_for("found")
     node.wait_for("drained")
     assert node.log() == b"once\n"
@@ -150,7 +167,7 @@ def test_an_attempt_of_which_no_trace_is_left_is_gone(node: Node) -> None:
     assert "no trace" in node.wait_for("gone")["message"]
 
 
-def test_a_start_that_is_refused_when_the_link_is_back_is_gone(node: Node) -> None:
+def test_a_start_that_is_refused_when_the_link_is_back_is_gone(node: Node, back: threading.Event) -> None:
     """The refusal is the reason that is given."""
     link, _ = node.connect()
     assert link.transport is not None
@@ -160,6 +177,7 @@ def test_a_start_that_is_refused_when_the_link_is_back_is_gone(node: Node) -> No
     node.job.write_text("in the way")
     with pytest.raises(LinkLost):
         link.follow(node.following(), "node_start", argv=["true"], env={}, drop=[])
+    back.set()
     assert str(node.job) in node.wait_for("gone")["message"]
     node.job.unlink()
 
@@ -181,11 +199,15 @@ def test_workers_and_their_ends_are_told(node: Node) -> None:
     """By LOCAL_RANK in their environment; what a worker starts is none."""
     text = (
         "import os,subprocess,sys\n"
-        'work=\'import subprocess; subprocess.call(["sleep", "0.3"])\'\n'
+        'work=\'import subprocess; subprocess.call(["sh", "-c", "until [ -e go ]; do sleep 0.05; done"])\'\n'
         "run=lambda r: subprocess.Popen([sys.executable,'-Suc',work],env={**os.environ,'LOCAL_RANK':str(r),'RANK':str(r+4)})\n"
         "[p.wait() for p in [run(0),run(1)]]\n"
     )
     node.start(python(text))
+    told: list[dict[str, Any]] = []
+    while len(told) < 2:
+        told += node.wait_for("workers")["workers"]
+    (node.job / "code" / "go").touch()
     node.wait_for("drained")
     told = [worker for event in node.heard if event["type"] == "workers" for worker in event["workers"]]
     assert sorted((worker["local_rank"], worker["rank"]) for worker in told) == [(0, 4), (1, 5)]

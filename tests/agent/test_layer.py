@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -42,7 +43,7 @@ class Node:
     def end(self, started: tuple[Path, subprocess.Popen[str]]) -> tuple[dict[str, Any], str]:
         """(its result, what it printed)."""
         folder, process = started
-        said = process.communicate(timeout=120)[0]
+        said = process.communicate(timeout=300)[0]
         result = folder / "result.json"
         return (json.loads(result.read_text()) if result.exists() else {}), said
 
@@ -58,7 +59,8 @@ def end_all(root: Path) -> None:
     """What still builds below a folder."""
     for line in subprocess.check_output(["ps", "-eo", "pid=,args="], text=True).splitlines():
         if str(root) in line:
-            os.kill(int(line.split()[0]), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(int(line.split()[0]), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -136,7 +138,7 @@ def test_an_ended_build_takes_its_half_along(node: Node, tmp_path: Path) -> None
     _, process = node.start([str(blocking_project(tmp_path / "blocking", mark))])
     eventually(mark.exists, "it builds")
     process.terminate()
-    process.wait(timeout=60)
+    process.wait(timeout=300)
     assert not node.environments()
     end_all(tmp_path)
 

@@ -264,9 +264,9 @@ def test_term_comes_once_and_kill_after_the_grace(node: Node) -> None:
     link = node.start(python(POLITE))
     node.printed(b"ready")
     began = time.monotonic()
-    link.ask("node_stop", attempt=0, grace=0.6, reason="cancel")
+    link.ask("node_stop", attempt=0, grace=2, reason="cancel")
     outcome = finish(node)
-    assert time.monotonic() - began >= 0.6
+    assert time.monotonic() - began >= 2
     assert (outcome["signal"], node.log()) == ("SIGKILL", b"ready\nterm\n")
     assert [event["type"] for event in node.heard] == ["started", "stopping", "killing", "exited", "outcome", "drained"]
 
@@ -346,14 +346,13 @@ def test_a_wish_to_stop_another_attempt_is_not_ours(node: Node) -> None:
 # --- Who dies in between ---
 
 
-def test_when_the_supervisor_is_killed_the_warden_ends_everything(node: Node) -> None:
-    """Within about a second, emptied environments included; the outcome is `agent lost`."""
+def test_when_the_supervisor_is_killed_the_warden_ends_everything(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, emptied environments included; the outcome is `agent lost`, and it is not the follower who tells it at last."""
+    hurried(monkeypatch, _LOST_SECONDS=(5.0, 3600.0))
     pids = tree(node)
-    began = time.monotonic()
     os.kill(node.pids()["agent"], signal.SIGKILL)
     outcome = finish(node)
     assert outcome["kind"] == "agent lost" and outcome["survivors"] == []
-    assert time.monotonic() - began < 2.0
     assert not [pid for pid in pids if alive(pid)]
 
 
@@ -398,11 +397,8 @@ def test_when_both_are_killed_the_follower_speaks_for_them(node: Node, monkeypat
     """After a few seconds without a sign of either: `agent lost`, and nothing with the job's marks is left."""
     hurried(monkeypatch, _LOST_SECONDS=(5.0, 0.5))
     below = tree(node)
-    pids = node.pids()
     seen_by_the_agent(node, below)
-    os.kill(pids["warden"], signal.SIGSTOP)
-    os.kill(pids["agent"], signal.SIGKILL)
-    os.kill(pids["warden"], signal.SIGKILL)
+    node.kill_at_once("warden", "agent")
     outcome = finish(node)
     assert outcome["kind"] == "agent lost" and outcome["survivors"] == []
     assert not [pid for pid in below if alive(pid)]

@@ -34,9 +34,9 @@ SAVES_ON_TERM = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), print('saved', flush=True), sys.exit()))
 os.write(1, b'ready\\n')
-time.sleep(60)
+time.sleep(1000)
 """
-IGNORANT = "import time; print('ready', flush=True); time.sleep(60)"
+IGNORANT = "import time; print('ready', flush=True); time.sleep(1000)"
 LISTENS = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: print('heard')); print('ready')\nwhile 1: time.sleep(1)"
 LATE = """
 import os, signal, sys, time
@@ -117,6 +117,7 @@ def test_who_begins_to_listen_after_a_warning_is_told_of_it_once(node: Node, tmp
     assert (late["told"], late["untold"], late["signal"]) == (first["untold"], [], "SIGUSR2") or not ranks
     assert len(late["told"]) == 1
     assert node.wait_for("outcome")["exit_code"] == 0
+    node.wait_for("drained")
     assert node.log().count(b"saved") == 1 + ranks
 
 
@@ -136,6 +137,7 @@ def test_without_torchrun_it_reaches_what_the_shell_has_started(node: Node, text
     told = warn(node, link)
     assert len(told["told"]) == 1 and told["untold"] == []
     assert node.wait_for("outcome")["exit_code"] == 0
+    node.wait_for("drained")
     assert node.log().count(b"saved") == 1
 
 
@@ -160,12 +162,13 @@ def test_what_a_shell_has_started_gets_the_jobs_grace_when_slurm_ends_the_shell(
     link, _ = node.connect()
     settings = {**node.marks, "T_SAVES": SAVES_ON_TERM}
     argv = ["/bin/sh", "-c", saves]
-    said = link.follow(node.following(), "node_start", argv=argv, env=settings, defaults={}, drop=[], bin=None, grace=20)
+    said = link.follow(node.following(), "node_start", argv=argv, env=settings, defaults={}, drop=[], bin=None, grace=600)
     until_ready(node)
     shell = int(said["said"][1:])
     for pid in (*procs.children(shell), shell):
         os.kill(pid, signal.SIGTERM)
     assert node.wait_for("outcome")["signal"] == "SIGTERM"
+    node.wait_for("drained")
     assert node.log() == b"ready\nsaved\n"
 
 

@@ -23,6 +23,8 @@ PATIENCE = 10.0
 """seconds for one command; Slurm's own tools try again for longer while slurmctld is away"""
 HASTE = 1.0
 """seconds after which somebody in haste asks whether slurmctld is there at all"""
+_PING = 5.0
+"""seconds for that question: its answer comes at once, but not from a machine that is too busy to start a program"""
 CLOCKS = 60.0
 """seconds by which slurmctld's clock may differ from ours before a job of this number counts as another one"""
 _LAST_LINES = 5
@@ -355,7 +357,7 @@ def _told(process: subprocess.Popen[bytes], patience: float, haste: bool) -> tup
 def _down() -> list[str]:
     """scontrol's words that no slurmctld runs, which it says at once; empty when one does, or when it does not know."""
     try:
-        done = subprocess.run(["scontrol", "ping"], stdin=subprocess.DEVNULL, capture_output=True, timeout=HASTE, check=False)
+        done = subprocess.run(["scontrol", "ping"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PING, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     lines = done.stdout.decode(errors="replace").splitlines()

@@ -22,6 +22,9 @@ SCONTROL = (
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
     """squeue, sacct and scontrol of a site without accounting that knows no job."""
     made = Programs(tmp_path)
+    # However busy this machine is, the programs here get their answer out; who wants to hear that one does not says so.
+    for limit in ("PATIENCE", "_PING"):
+        monkeypatch.setattr(ask, limit, 60.0)
     monkeypatch.setenv("PATH", made.environ["PATH"])
     made.says("squeue", err=INVALID, status=1)
     made.says("sacct", err=NO_ACCOUNTING, status=1)
@@ -132,8 +135,11 @@ def test_who_is_in_haste_does_not_wait_for_a_slurmctld_that_does_not_run(
     monkeypatch.setattr(ask, "HASTE", 0.2)
     answer = squeue("RUNNING").strip()
     slow = programs.folder / "bin/squeue"
-    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.write_text("#!/bin/sh\nexec sleep 300\n")
     programs.says("scontrol", "Slurmctld(primary) at login is DOWN\n")
+    # `scontrol` too may be slow where everything is: longer than squeue was waited for.
+    ping = programs.folder / "bin/scontrol"
+    ping.write_text(ping.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 0.5\n"))
     told = ask.job_state("51", SUBMITTED, haste=True)
     assert isinstance(told, NoAnswer) and "Slurmctld(primary) at login is DOWN" in told.words
     programs.says("scontrol", "Slurmctld(primary) at login is DOWN\nSlurmctld(backup) at spare is UP\n")

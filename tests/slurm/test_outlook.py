@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.slurm import outlook as questions
 from launcher.slurm import warning
 from launcher.slurm.outlook import Outlook, outlook, read
 from tests.slurm.programs import AWAY, Programs
@@ -19,6 +20,12 @@ print("JobState=COMPLETING Reason=TimeLimit Restarts=0 EndTime=5 PreemptTime=Non
 """
 RUNNING = {"JobState": "RUNNING", "Reason": "None", "Restarts": "0", "EndTime": "1000", "PreemptTime": "None"}
 OVER = {**RUNNING, "JobState": "COMPLETING"}
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy this machine is, the programs here get their answer out."""
+    monkeypatch.setattr(questions, "PATIENCE", 60.0)
 
 
 @pytest.mark.parametrize(

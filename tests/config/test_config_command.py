@@ -49,7 +49,7 @@ def answer(*answers: str, words: tuple[str, ...] = (), more: Mapping[str, str] |
         os.close(theirs)
         try:
             said = _typed(running, ours, answers, stop)
-            out, err = running.communicate(timeout=30)
+            out, err = running.communicate(timeout=120)
         except BaseException:
             running.kill()
             raise
@@ -75,7 +75,7 @@ def _typed(running: subprocess.Popen[bytes], terminal: int, answers: tuple[str, 
 def _until_asked(running: subprocess.Popen[bytes], terminal: int) -> str:
     assert running.stderr is not None
     said = b""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not said.endswith((b"]: ", b"]): ")) and time.monotonic() < deadline:
         byte = os.read(running.stderr.fileno(), 1)
         if not byte:

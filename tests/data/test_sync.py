@@ -231,9 +231,9 @@ def test_two_jobs_of_one_project_wait_for_each_other(bench: Bench) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert waits.wait(10) and not done.is_set()
+    assert waits.wait(60) and not done.is_set()
     sync(one, first, "proj", lambda done, total: None)
-    thread.join(10)
+    thread.join(60)
     assert Path(other.session.layout.code("job-2"), "train.py").read_text() == "second"
     assert Path(one.session.layout.code("job-1"), "train.py").read_text() == "train.py" * 100
 
@@ -248,7 +248,7 @@ def test_many_nodes_at_once_share_one_pack(bench: Bench) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert all(same(bench.source, bench.mirror(f"n{node}") / "tree") for node in range(4))
     assert json.loads((bench.mirror("n3") / "manifest.json").read_text())["digest"] == shipment.digest
 

@@ -41,4 +41,4 @@ def machines(office: Desk, cluster: Cluster) -> Iterator[Desk]:
     yield office
     office.end_everything()
     for host in cluster.hosts:
-        eventually(lambda host=host: not cluster.leftovers(host), f"nothing of ours on {host}", 15)
+        eventually(lambda host=host: not cluster.leftovers(host), f"nothing of ours on {host}")

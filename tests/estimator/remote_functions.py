@@ -23,7 +23,7 @@ def fails(rank: int, kind: str) -> int:
     import time
 
     if int(os.environ["RANK"]) != rank:
-        time.sleep(60)
+        time.sleep(300)
     if kind == "own":
         raise Odd("no text is like this")
     if kind == "kill":

@@ -38,7 +38,7 @@ def local(tmp_path: Path) -> Iterator[Desk]:
 
 
 def tags(uri: str) -> object:
-    with urllib.request.urlopen(uri + "data/plugin/scalars/tags", timeout=30) as answer:
+    with urllib.request.urlopen(uri + "data/plugin/scalars/tags", timeout=120) as answer:
         return json.load(answer)
 
 
@@ -105,7 +105,7 @@ def test_a_jobs_logs_while_it_runs_and_after(local: Desk, tmp_path: Path) -> Non
         uri = shown.stdout.readline().strip()
         eventually(lambda: tags(uri + ""), "the running job's scalars")
         shown.send_signal(signal.SIGINT)
-        assert shown.wait(30) in (0, 130)
+        assert shown.wait(120) in (0, 130)
     go.touch()
     local.run("wait", job)
     assert api.tensorboard_place(folder) == folder.output / "tensorboard"

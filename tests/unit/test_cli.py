@@ -293,6 +293,17 @@ def test_a_dry_run_says_where_each_variable_comes_from(home: Path, monkeypatch: 
     ]
 
 
+@pytest.mark.parametrize("said", ["here/src/train.py", "trian.py"])
+def test_a_script_that_is_not_there_is_guessed(home: Path, tmp_path: Path, said: str) -> None:
+    """A path of which the source folder is a part already, and a slip."""
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / "train.py").write_text("")
+    done = launcher("submit", "--source-dir", str(source), "--", said)
+    assert done.returncode == 2
+    assert done.stderr.endswith("next: name the script relative to --source-dir: did you mean train.py?\n")
+
+
 def test_a_dry_run_can_show_words_that_are_no_text(home: Path) -> None:
     """Bytes are escaped in JSON, never a traceback."""
     done = subprocess.run(
@@ -319,6 +330,11 @@ WRONG: list[tuple[list[str], str]] = [
     (["submit", "--"], "nothing after `--`"),
     (["submit", "train.py"], "go behind `--`"),
     (["submit", "hostname"], "go behind `--`"),
+    (["submit", "--nodes", "2", "train.py", "--epochs", "2"], "unexpected 'train.py --epochs 2': a script or program and its"),
+    (["check", "--nodes", "2", "train.py", "--epochs", "2"], "go behind `--`"),
+    (["submit", "--nproc_per_node", "2", "--", "train.py", "--epochs", "2"], "Did you mean '--nproc-per-node'?"),
+    (["submit", "--nproc_per_node", "2", "train.py"], "Did you mean '--nproc-per-node'?"),
+    (["submit", "--source-dir", __file__, "--", "train.py"], "a file, no folder"),
     (["submit", "none.yaml"], "none.yaml"),
     (["submit", "--nodes", "x", "--", "true"], "--nodes"),
     (["submit", "--nodes", "0", "--", "true"], "at least one node"),
@@ -395,7 +411,7 @@ def test_jobs_that_cannot_be_read_are_told(home: Path, words: list[str]) -> None
 def test_closed_streams_are_as_good_as_dev_null(home: Path, closed: str) -> None:
     """A cron job or a daemon has such; the job runs, and its files do not become stdout."""
     said = shlex.join([sys.executable, "-m", "launcher", "submit", "--backend", "local", "--command", "echo hi"])
-    subprocess.run(["/bin/sh", "-c", f"{said} {closed}"], capture_output=True, timeout=60, check=True)
+    subprocess.run(["/bin/sh", "-c", f"{said} {closed}"], capture_output=True, timeout=300, check=True)
     (folder,) = Store().folders()
     assert (folder.node_logs(0) / "stdout.log").read_bytes() == b"hi\n"
 
@@ -440,12 +456,12 @@ def test_output_that_cannot_be_written_is_said_once(home: Path, words: str) -> N
     job(FINISHED)
     command = [sys.executable, "-m", "launcher", *words.split()]
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=300, check=False)
     assert done.returncode == 74
     assert done.stderr.endswith(b"error: stdout cannot be written: No space left on device\n")
     reading, writing = os.pipe()
     os.close(reading)
-    gone = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    gone = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=300, check=False)
     os.close(writing)
     assert gone.returncode == 141
     assert all(word not in said for word in (b"Traceback", b"ignored") for said in (gone.stderr, done.stderr))
@@ -456,14 +472,14 @@ def test_output_and_errors_that_cannot_be_written(home: Path) -> None:
     with open("/dev/full", "wb") as full:
         for words in (["list", "-o", "json"], ["status", "none"], ["--help"]):
             command = [sys.executable, "-m", "launcher", *words]
-            assert subprocess.run(command, stdout=full, stderr=full, timeout=60, check=False).returncode == 74
+            assert subprocess.run(command, stdout=full, stderr=full, timeout=300, check=False).returncode == 74
 
 
 def test_a_job_goes_on_where_its_output_cannot_be_written(home: Path) -> None:
     """Whoever submitted it reads how to see the rest."""
     command = [sys.executable, "-m", "launcher", "submit", "--backend", "local", "--", "echo", "hi"]
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
     (folder,) = Store().folders()
     assert done.returncode == 74 and f"the job goes on\n  next: launcher attach {folder.job_id}\n" in done.stderr
     assert launcher("wait", "latest").returncode == 0
@@ -478,5 +494,5 @@ def test_a_stop_before_anything_is_loaded(home: Path, words: list[str], code: in
     assert process.stderr is not None
     next(line for line in process.stderr if "launcher/cli/__init__.py" in line)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == code and not list((home / "home" / "jobs").glob("*"))

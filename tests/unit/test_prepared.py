@@ -85,7 +85,7 @@ def test_a_submit_that_is_refused_leaves_no_coordinator(tmp_path: Path) -> None:
     """It ends with the command that it was started for."""
     environment = {**os.environ, "LAUNCHER_HOME": str(tmp_path / "home")}
     words = [sys.executable, "-m", "launcher", "submit", "--nodes", "many"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     eventually(lambda: not procs.marked({"LAUNCHER_HOME": str(tmp_path / "home")}), "the coordinator is gone")
     assert not (tmp_path / "home" / "jobs").exists()

@@ -79,6 +79,13 @@ class _Walk:
     problems: list[str] = field(default_factory=list)
 
 
+def no_folder(source: str) -> UsageError:
+    """What is said of a source folder that is none."""
+    if os.path.isfile(source):
+        return UsageError("a file, no folder", where=source, next_step="give --source-dir the folder that the script lies in")
+    return UsageError("there is no such source folder", where=source, next_step="check --source-dir")
+
+
 def snapshot(source: Path | None, target: Path, limit: int, beside: Mapping[str, bytes | Path] | None = None) -> Snapshot:
     """Copy ``source`` into the new folder ``target`` and write ``<target>.json`` beside it.
 
@@ -87,7 +94,7 @@ def snapshot(source: Path | None, target: Path, limit: int, beside: Mapping[str,
     or sent, or it is larger than ``limit`` bytes; nothing is copied then.
     """
     if source is not None and not source.is_dir():
-        raise UsageError("there is no such source folder", where=str(source), next_step="check --source-dir")
+        raise no_folder(str(source))
     with _git_state(source) as git, _files(beside or {}) as others:
         found = _walk(source, target) if source is not None else _Walk()
         _add(found, others)

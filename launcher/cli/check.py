@@ -20,7 +20,10 @@ _ANY_SCRIPT = Command(script=("-m", "any"))
 _MIXED = click.Option(["--mixed-torch"], is_flag=True, help="Nodes that differ in their torch are a warning, no error.")
 
 
-@click.command("check", params=[*(one for one in submit_command.params if one.name != "dry_run"), _MIXED])
+_OPTIONS = [*(one for one in submit_command.params if one.name != "dry_run"), _MIXED]
+
+
+@click.command("check", cls=options.BeforeDashes, params=_OPTIONS)
 @click.pass_context
 def check_command(
     ctx: click.Context, /, words: tuple[str, ...], detach: bool, mixed_torch: bool, output: str, **said: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -12,6 +12,28 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 _CONTROLS = re.compile("[\x7f-\x9f]")
 _UNREADABLE = "launcher.unreadable"
+
+
+class BeforeDashes(click.Command):
+    """A command whose own options end at `--`; torchrun has none, so who forgets it is told that rather than of an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's; UsageError that names the script where an unknown option is probably the script's."""
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption:
+            parser = self.make_parser(ctx)
+            parser.ignore_unknown_options = True
+            words = parser.parse_args(list(typed))[0].get("words") or ("-",)
+            if "--" in typed or words[0].startswith("-"):
+                raise
+            raise click.UsageError(misplaced(words), ctx) from None
+
+
+def misplaced(words: Sequence[str]) -> str:
+    """What is said to somebody who has put a command before `--`."""
+    return f"unexpected {' '.join(words)!r}: a script or program and its arguments go behind `--`"
 
 
 class Gathered(click.Option):

@@ -40,7 +40,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return {name: value for name, sign, value in pairs if name and sign}
 
 
-@click.command("submit", context_settings={"ignore_unknown_options": False})
+@click.command("submit", cls=options.BeforeDashes)
 @click.argument("words", nargs=-1, metavar="[JOB.yaml] [-- SCRIPT ARGS...]", type=click.UNPROCESSED)
 @functools.partial(options.inventory, cls=options.Gathered)
 @_option("--name", type=options.Parsed("name", parse_name), help="Base of the job's id.")
@@ -164,7 +164,7 @@ def _split(ctx: click.Context, words: tuple[str, ...]) -> tuple[str | None, tupl
     behind = len(typed) - typed.index("--") - 1 if "--" in typed else 0
     before, after = words[: len(words) - behind], words[len(words) - behind :]
     if len(before) > 1 or (before and not _may_be_job_file(before[0])):
-        raise click.UsageError(f"unexpected {' '.join(before)!r}: a script or program and its arguments go behind `--`", ctx)
+        raise click.UsageError(options.misplaced(before), ctx)
     return (before[0] if before else None), (after if "--" in typed else None)
 
 

@@ -136,10 +136,21 @@ def check_script(command: Command, source_dir: str | None) -> None:
             f"{command.script[0]} goes to the nodes with a source folder, and none is named", next_step="add --source-dir DIR"
         )
     if not os.path.isfile(os.path.join(source_dir, command.script[0])):
-        found = sorted(path.name for path in Path(source_dir).glob("*.py"))[:5]
+        found = sorted(path.name for path in Path(source_dir).glob("*.py"))
         raise UsageError(
             f"there is no {command.script[0]} in the source folder",
             where=source_dir,
-            problems=found,
-            next_step="name the script relative to --source-dir",
+            problems=found[:5],
+            next_step=f"name the script relative to --source-dir{_meant(command.script[0], source_dir, found)}",
         )
+
+
+def _meant(script: str, source_dir: str, found: list[str]) -> str:
+    """Which script is probably meant: the one of which the path has some parents too many, or a mistyped one; "" for none."""
+    import difflib
+
+    parts = Path(script).parts
+    below = [os.path.join(*parts[start:]) for start in range(1, len(parts))]
+    there = [path for path in below if os.path.isfile(os.path.join(source_dir, path))]
+    close = there[:1] or difflib.get_close_matches(script, found, n=1)
+    return f": did you mean {close[0]}?" if close else ""

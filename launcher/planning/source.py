@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from launcher import git_source
-from launcher.errors import UsageError
+from launcher.code import no_folder
 from launcher.model import GitSource
 from launcher.planning.request import Settings
 
@@ -26,7 +26,7 @@ def source_of(settings: Settings, git: GitSource | None) -> str | None:
         return None
     folder: str = os.path.abspath(os.path.expanduser(said))
     if not os.path.isdir(folder):
-        raise UsageError("there is no such source folder", where=folder, next_step="check --source-dir")
+        raise no_folder(folder)
     return folder
 
 

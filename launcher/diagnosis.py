@@ -13,7 +13,7 @@ from launcher.model import Failure, Plan
 from launcher.policy import NodeView, View
 from launcher.record import dataclass
 from launcher.store import Folder
-from launcher.torchrun.report import Report, bind_failed, is_consequence, last_traceback, log_hint, parse_report
+from launcher.torchrun.report import Report, bind_failed, is_consequence, last_lines, last_traceback, log_hint, parse_report
 
 _TAIL = 256 * 1024
 
@@ -77,13 +77,16 @@ def _plain(node: NodeView, folder: Folder) -> _Suspect:
     outcome = node.outcome or {}
     signal = outcome.get("signal")
     what = f"the command on node {node.rank} ({node.host}) {ended(node.exit_code, signal)}"
+    traceback = last_traceback(text)
+    spoken, log = _spoken(log, text)
     failure = Failure(
         what,
         node.rank,
         node.host,
         exit_code=node.exit_code,
         signal=signal,
-        traceback=last_traceback(text),
+        traceback=traceback,
+        last_lines=None if traceback else spoken,
         log=str(log),
         hint=log_hint(text, signal),
     )
@@ -105,6 +108,8 @@ def _of_ranks(node: NodeView, view: View, folder: Folder, report: Report) -> _Su
     number = rank.rank if rank.rank is not None else node.workers.get(rank.local_rank)
     name = f"rank {number}" if number is not None else f"local rank {rank.local_rank}"
     what = f"{name} on node {node.rank} ({node.host}) {ended(rank.exit_code, rank.signal)}"
+    traceback = last_traceback(text) or rank.message
+    spoken, log = _spoken(log, text)
     failure = Failure(
         what,
         node.rank,
@@ -113,11 +118,21 @@ def _of_ranks(node: NodeView, view: View, folder: Folder, report: Report) -> _Su
         number,
         rank.exit_code,
         rank.signal,
-        last_traceback(text) or rank.message,
+        traceback,
+        None if traceback else spoken,
         str(log),
         log_hint(text, rank.signal),
     )
     return _Suspect(order, _with_last_line(failure))
+
+
+def _spoken(log: Path, text: str) -> tuple[str | None, Path]:
+    """(last lines of a stderr.log that has this text, else of the stdout.log beside it, None for neither; which log it is)."""
+    beside = log.with_name("stdout.log")
+    lines = last_lines(text)
+    if lines is None and (lines := last_lines(tail(beside))) is not None:
+        return lines, beside
+    return lines, log
 
 
 def _with_last_line(failure: Failure) -> Failure:

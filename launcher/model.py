@@ -280,6 +280,8 @@ class Failure:
     """as a shell would give it: 128+n for signal n"""
     signal: str | None = None
     traceback: str | None = None
+    last_lines: str | None = None
+    """where there is no traceback: what the process printed last, to stderr if it ever did"""
     log: str | None = None
     """path, on the submitting side, of the log that tells more"""
     hint: str | None = None

@@ -308,7 +308,17 @@ def _collected(event: Mapping[str, Any], view: View) -> str | None:
         lines.append(
             f"{_name(int(rank), view)}: {', '.join(channels)} stay there (output/model.json tells where; --collect brings them)"
         )
-    return "\n".join(lines) or None
+    return "\n".join([*lines, *strayed(view)]) or None
+
+
+def strayed(view: View) -> list[str]:
+    """What a command without a model wrote into its working copies, which stay there: a sentence for each."""
+    lines = []
+    for rank, told in sorted(view.strayed.items()):
+        more = told["count"] - len(told["files"])
+        names = ", ".join(told["files"]) + (f" and {more} more" if more else "")
+        lines.append(f"{_name(rank, view)}: the command wrote {names} into its working copy, which stays there: {told['code']}")
+    return lines
 
 
 def _published(event: Mapping[str, Any]) -> str:
@@ -357,8 +367,8 @@ def ending(folder: Folder, view: View) -> str:
     assert view.end is not None
     lines = [f"{view.end['status']}: {view.end['reason_message']}"]
     failure = view.failure or {}
-    if failure.get("traceback"):
-        lines += [f"    {line}" for line in failure["traceback"].rstrip().splitlines()[-30:]]
+    words = failure.get("traceback") or failure.get("last_lines") or ""
+    lines += [f"    {line}" for line in words.rstrip().splitlines()[-30:]]
     if failure.get("hint"):
         lines.append(f"  hint: {failure['hint']}")
     if failure.get("log"):

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from launcher.record import dataclass
 
+_LAST = 10
+"""lines that are quoted of a process that ended without a traceback"""
 TAIL = 256 * 1024
 """characters at the end of a text that are looked at; a report and a traceback stand at the end"""
 
@@ -218,6 +220,12 @@ def last_traceback(text: str) -> str | None:
     while (before := _chained_before(lines, starts, start)) is not None:
         start = before
     return "\n".join(lines[start:end]).rstrip()
+
+
+def last_lines(text: str) -> str | None:
+    """What a process printed last, as people saw it: no empty lines, of a progress bar its newest state; None for nothing."""
+    shown = [line.rstrip().rpartition("\r")[2] for line in text[-TAIL:].split("\n")]
+    return "\n".join([line for line in shown if line.strip()][-_LAST:]) or None
 
 
 def _is_passed_over(lines: Sequence[str], header: int) -> bool:

@@ -96,6 +96,8 @@ def _uncollected(view: View) -> str:
     """What would be lost with the nodes' directories of a job, in a few words."""
     if view.collect_error is not None:
         return "its outputs were never collected and"
+    if view.strayed:
+        return "its command wrote no model, and the files it wrote into its working copies"
     channels = sorted({channel for left in view.left.values() for channel in left})
     return f"its {', '.join(channels)}, of which not everything was collected," if channels else ""
 

@@ -360,7 +360,8 @@ class Link:
             # A log without a byte in it is one, too.
             following.replica.write(str(note["name"]), 0, b"")
         elif "drained" in note:
-            following.tell({"type": "drained", "attempt": note["drained"], "empty": note.get("empty") is True})
+            told = {key: note.get(key) is True for key in ("empty", "bare")}
+            following.tell({"type": "drained", "attempt": note["drained"], **told})
         elif "gone" in note:
             following.tell({"type": "gone", "message": sentence(note["gone"])})
 

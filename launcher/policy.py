@@ -139,7 +139,7 @@ def _drained(view: View, event: Mapping[str, Any]) -> None:
     node = view.nodes[event["node"]]
     if event["attempt"] == view.attempt:
         node.drained, node.drained_at = True, float(event.get("time", 0.0))
-        node.empty = bool(event.get("empty"))
+        node.empty, node.bare = bool(event.get("empty")), bool(event.get("bare"))
         if node.outcome is None:
             # Everything it has to tell is here.
             node.lost_for_good, node.exited_at = "what its agent wrote there was removed or damaged", view.count
@@ -245,6 +245,7 @@ def _collecting(view: View, event: Mapping[str, Any]) -> None:
 def _collected(view: View, event: Mapping[str, Any]) -> None:
     view.collected, view.model = True, event.get("model")
     view.left = {int(rank): list(channels) for rank, channels in event.get("left", {}).items()}
+    view.strayed = {int(rank): dict(told) for rank, told in event.get("strayed", {}).items()}
 
 
 def _collect_failed(view: View, event: Mapping[str, Any]) -> None:

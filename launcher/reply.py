@@ -96,6 +96,7 @@ _ANSWERS: Mapping[str, Fits] = {
     "probe_locate": _object(own=_truth, interface=_maybe(is_text), address=is_text, resolved=_list(is_text), error=is_text),
     "inputs_link": _object(path=is_text),
     "outputs_list": _object(root=is_text),
+    "outputs_strayed": _object(code=is_text, count=_count, files=_list(is_text)),
     "outputs_hash": _object(hashes=_map(is_text)),
     "outputs_fetch": _object(hashes=_list(_maybe(is_text)), unreadable=_map(is_text)),
     "environment_find": _object(

@@ -28,6 +28,8 @@ class NodeView:
     """seconds since the epoch, by the coordinator's clock"""
     empty: bool = False
     """its output channels had nothing in them when all was told"""
+    bare: bool = False
+    """its working copy had nothing in it then"""
     lost_since: float | None = None
     lost_for_good: str | None = None
     log_begins: int = 0
@@ -118,6 +120,8 @@ class View:
     collected: bool = False
     left: dict[int, list[str]] = field(default_factory=dict)
     """{node: output channels of which something stayed there}"""
+    strayed: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """{node: `code`, `count` and `files`}: what was written into working copies where the model's channel got nothing"""
     collect_error: str | None = None
     collecting: bool = False
     published: dict[str, str] | None = None

@@ -52,7 +52,7 @@ class Follower:
             more |= self._send_some(name)
         if over and not more and not self._drained and not self._spool.agent_alive(self._attempt):
             self._drained = True
-            self._session.note(drained=self._attempt, empty=self._left_nothing())
+            self._session.note(drained=self._attempt, empty=self._left_nothing(), bare=self._is_bare())
         return more
 
     def _look(self):
@@ -113,6 +113,13 @@ class Follower:
         try:
             channels = [] if os.path.islink(output) else [os.path.join(output, name) for name in os.listdir(output)]
             return bool(channels) and not any(os.path.islink(path) or os.listdir(path) for path in channels)
+        except OSError:
+            return False
+
+    def _is_bare(self):
+        """True when nothing lies in the working copy, so that nothing can have strayed there."""
+        try:
+            return not os.listdir(self._session.layout.code(self._session.job))
         except OSError:
             return False
 

@@ -254,16 +254,17 @@ def jobs(session, request):
 
 
 def release(session, request):
-    """Remove what the job left here: its working copy, its spool, and its outputs but for the channels in `keep`."""
+    """Remove what the job left here: working copy (not with `code`), spool, and outputs but for the channels in `keep`."""
     session.follower = None
     job, output = session.layout.job(session.job), session.layout.output(session.job)
-    keep = set(request.get("keep", []))
+    keep, code = set(request.get("keep", [])), request.get("code")
     # What the command put in the place of our directories may lead anywhere: only the link itself is ours.
-    if not keep or os.path.islink(job) or os.path.islink(output):
+    if not (keep or code) or os.path.islink(job) or os.path.islink(output):
         remove(job)
         return {}
+    stays = [output] if not code else [output, session.layout.code(session.job)]
     for entry in os.listdir(job):
-        if entry != os.path.basename(output):
+        if os.path.join(job, entry) not in stays:
             remove(os.path.join(job, entry))
     for channel in os.listdir(output):
         if channel not in keep:

@@ -14,6 +14,8 @@ from launcher.agent.wire import CHUNK, raw
 
 _NOT_TO_BE_HAD = frozenset([errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT])
 """why a single file may be unreadable, while the others can be brought"""
+_NAMED = 3
+"""files that strayed into the working copy of which the names are told"""
 _ZEROS = bytes(CHUNK)
 
 
@@ -30,6 +32,36 @@ def list_outputs(session, request):
         return {"root": root, "entries": [{"path": "", "link": os.readlink(root)}]}
     entries = _entries(os.fsencode(root)) if _exists(root) else []
     return {"root": root, "entries": sorted(entries, key=lambda entry: entry["path"])}
+
+
+def list_strayed(session, request):
+    """{}: {code, count, files}: the working copy, and what the command has made or changed in it since it first began.
+
+    `files` are the first few, by their paths in the working copy.  What Python compiles for itself does not count, nor
+    does what cannot be looked into.
+    """
+    code, began = session.layout.code(session.job), _began(session.layout.job(session.job))
+    files, todo = [], [os.fsencode(code)]
+    while todo:
+        try:
+            with os.scandir(todo.pop()) as scan:
+                for entry in scan:
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name != b"__pycache__":
+                            todo.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_ctime_ns >= began:
+                        files.append(os.path.relpath(entry.path, os.fsencode(code)).decode("utf-8", "surrogateescape"))
+        except OSError:
+            continue
+    return {"code": code, "count": len(files), "files": sorted(files)[:_NAMED]}
+
+
+def _began(job):
+    """When, in ns by the file system's clock, the first node of those that share this directory claimed the first start."""
+    spools = [os.path.join(job, rank, spool) for rank in os.listdir(job) if rank.startswith("rank-")
+              for spool in os.listdir(os.path.join(job, rank))]
+    claims = [os.path.join(spool, name) for spool in spools for name in os.listdir(spool) if name.startswith("claim-")]
+    return min(os.stat(claim).st_mtime_ns for claim in claims)
 
 
 def _exists(path):
@@ -228,4 +260,5 @@ def torch(session, request):
     return {"torch": done.stdout.decode("utf-8", "replace").strip() or None}
 
 
-OPS = {"outputs_list": list_outputs, "outputs_hash": hash_outputs, "outputs_fetch": fetch, "outputs_torch": torch}
+OPS = {"outputs_list": list_outputs, "outputs_hash": hash_outputs, "outputs_fetch": fetch, "outputs_torch": torch,
+       "outputs_strayed": list_strayed}

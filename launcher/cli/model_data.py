@@ -12,9 +12,10 @@ from launcher import uri as uris
 from launcher.cli import options
 from launcher.errors import LauncherError, UsageError
 from launcher.manifest import MANIFEST, MODEL, load, verify
-from launcher.screen import say
+from launcher.screen import say, strayed
 
 if TYPE_CHECKING:
+    from launcher.policy import View
     from launcher.store import Folder
 
 
@@ -36,7 +37,7 @@ def model_data_command(ctx: click.Context, job: str, thoroughly: bool, to: str |
     files = [str(file.relative_to(here)) for file in sorted(here.rglob("*")) if file.is_file()] if collected else []
     copied = None
     if output == "text":
-        _print(told, files, problems)
+        _print(told, files, problems, api.view(folder))
     if to is not None and not problems:
         copied = _copy(folder, to)
     if output == "json":
@@ -58,11 +59,13 @@ def model_data_command(ctx: click.Context, job: str, thoroughly: bool, to: str |
     ctx.exit(69 if problems else 0)
 
 
-def _print(told: dict[str, Any], files: list[str], problems: list[str]) -> None:
+def _print(told: dict[str, Any], files: list[str], problems: list[str], view: View) -> None:
     if told["status"] != "Succeed":
         say(f"warning: the job has not succeeded: {told['status']}", err=True)
     elif not files:
         say("warning: the model is empty: the command wrote nothing to $PAI_OUTPUT_MODEL", err=True)
+        for line in strayed(view):
+            say(line, err=True)
     for problem in problems:
         say(f"error: {problem}", err=True)
 

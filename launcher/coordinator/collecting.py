@@ -44,6 +44,7 @@ class Collecting:
         self._tell({"type": "collecting"})
         reachable = [rank for rank, node in view.nodes.items() if node.lost_for_good is None]
         groups = [[rank for rank in group if rank in reachable] for group in view.groups]
+        everywhere = groups
         # Of nodes that share a file system a later one may have written after the first had told.
         groups = [group for group in groups if not all(view.nodes[rank].empty for rank in group)]
         peers = {rank: fleet.links[rank] for rank in reachable}
@@ -56,8 +57,8 @@ class Collecting:
             try:
                 channels = self._plan.spec.collect
                 manifest = collect(peers, groups, self._folder.output, channels, self._note, made_by)
-                collected = {"type": "collected", "model": str(self._folder.output / "model"), **self._summary(manifest)}
-                return [collected, *_lacking(manifest)]
+                summary = {**self._summary(manifest), "strayed": self._strayed(fleet, view, everywhere, manifest)}
+                return [{"type": "collected", "model": str(self._folder.output / "model"), **summary}, *_lacking(manifest)]
             except LinkLost as error:
                 if attempt == _TRIES - 1:
                     raise CollectFailed(f"the outputs could not be fetched: {error.what}", where=error.where) from error
@@ -82,6 +83,20 @@ class Collecting:
         size = sum(file.size for file in manifest.files)
         counts = {"files": len(manifest.files), "bytes": size, "left_files": len(manifest.left)}
         return {**counts, "conflicts": told[:_SHOWN], "left": _sorted(left), "unasked": _sorted(unasked)}
+
+    def _strayed(self, fleet: Fleet, view: View, groups: list[list[int]], manifest: Manifest) -> Event:
+        """What a success without a model has written into its working copies, by node.
+
+        A relative path leads there as often as not, and with the working copy it would be gone.
+        """
+        modelled = any(file.path.partition("/")[0] == "model" for file in manifest.files)
+        if modelled or self._plan.spec.keep or view.stopping or view.failure:
+            return {}
+        leaders = [group[0] for group in groups if group and not all(view.nodes[rank].bare for rank in group)]
+        found, errors = fleet.try_all("outputs_strayed", {rank: {} for rank in leaders})
+        for error in errors.values():
+            self._note(f"warning: what the command wrote into its working copy is not known: {error}")
+        return {str(rank): told for rank, told in found.items() if told["count"]}
 
     def publish(self) -> list[Event]:
         """Copy what was collected to where the job's outputs are published.  Raises StorageFailed."""

@@ -121,7 +121,7 @@ class Steps:
             return []
         view = self._view()
         finished = (success and not self._plan.spec.keep) or not view.starting
-        kept = {rank: {"keep": self._left_beside(rank)} for rank in self._leaders(fleet)} if finished else {}
+        kept = {rank: self._left_there(rank) for rank in self._leaders(fleet)} if finished else {}
         try:
             fleet.close(release=kept)
         except LauncherError as error:
@@ -140,11 +140,13 @@ class Steps:
             self._note(f"{error}; `launcher gc` removes what was brought there")
         return fleet
 
-    def _left_beside(self, rank: int) -> list[str]:
-        """Channels of which something stayed on the node's file system, whichever of its nodes was asked for its listing."""
+    def _left_there(self, rank: int) -> dict[str, Any]:
+        """What stays on the node's file system, whichever of its nodes was asked: channels, and a working copy in which
+        a command wrote that has no model."""
         view = self._view()
         group = next((group for group in view.groups if rank in group), [rank])
-        return sorted({channel for other in group for channel in view.left.get(other, [])})
+        channels = sorted({channel for other in group for channel in view.left.get(other, [])})
+        return {"keep": channels, "code": any(other in view.strayed for other in group)}
 
     def _leaders(self, fleet: Fleet) -> list[int]:
         """One node of each file system, of those that can be asked just now."""

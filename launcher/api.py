@@ -118,12 +118,14 @@ def _fill(drafted: Draft, folder: Folder, progress: Callable[[str], None]) -> No
 
     from launcher import code
     from launcher.model import to_json
+    from launcher.planning.asked import check_taken
 
     made = drafted.plan
     source = made.spec.source_dir if drafted.git is None else _cloned(drafted, folder, progress)
     if source is not None or drafted.beside:
         taken = code.snapshot(Path(source) if source else None, folder.code, made.spec.max_code_bytes, drafted.beside)
-        progress(_told_of(taken))
+        progress(str(taken))
+        check_taken(made.spec.command, folder.code)
     if drafted.git is not None:
         shutil.rmtree(folder.clone, ignore_errors=True)
     _check_requirements(drafted, folder, progress)
@@ -197,14 +199,6 @@ def _cloned(drafted: Draft, folder: Folder, progress: Callable[[str], None]) -> 
     source = str(git_source.clone(drafted.git, spec.source_dir, folder.clone, progress, os.environ))
     check_script(spec.command, source)
     return source
-
-
-def _told_of(taken: Any) -> str:
-    from launcher.code import size_text
-
-    state = "" if taken.commit is None else f", git {taken.commit[:10]}{' with uncommitted changes' if taken.dirty else ''}"
-    text = f"code: {len(taken.files)} file{'s' * (len(taken.files) != 1)}, {size_text(taken.bytes)}{state}"
-    return "\n".join([text, *taken.notes])
 
 
 def folder_of(made: Plan) -> Folder:

@@ -36,6 +36,8 @@ from launcher.record import dataclass
 Entry = Mapping[str, Any]
 
 _BLOCK = 1 << 20
+_NAMED = 5
+"""entries left out that are named; of the others it is said how many they are"""
 _CLONE_FLOOR = 1 << 20
 """files from this size on are cloned where the file system can; for smaller ones asking costs more than copying"""
 
@@ -52,6 +54,8 @@ class Snapshot:
     """None outside of a git work tree"""
     ignored: int
     """entries that ignore files left out; a whole directory counts once"""
+    left_out: tuple[str, ...] = ()
+    """the first few of them by name, a directory with a slash"""
     notes: tuple[str, ...] = ()
     """sentences about what was left out or replaced"""
 
@@ -63,7 +67,15 @@ class Snapshot:
         """The content of code.json."""
         git = None if self.commit is None else {"commit": self.commit, "dirty": self.dirty}
         return {"schema_version": 1, "digest": self.digest, "bytes": self.bytes, "git": git, "ignored": self.ignored,
-                "notes": list(self.notes), "files": self.files}
+                "left_out": list(self.left_out), "notes": list(self.notes), "files": self.files}
+
+    def __str__(self) -> str:
+        state = "" if self.commit is None else f", git {self.commit[:10]}{' with uncommitted changes' if self.dirty else ''}"
+        text = f"code: {len(self.files)} file{'s' * (len(self.files) != 1)}, {size_text(self.bytes)}{state}"
+        if self.left_out:
+            more = self.ignored - len(self.left_out)
+            text += f"; ignore files leave out {', '.join(self.left_out)}{f' and {more} more' if more else ''}"
+        return "\n".join([text, *self.notes])
 
 
 @dataclass
@@ -74,7 +86,7 @@ class _Walk:
     """(path in the snapshot, path to read, its stat)"""
     links: dict[str, str] = field(default_factory=dict)
     empty: list[str] = field(default_factory=list)
-    ignored: int = 0
+    ignored: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -105,9 +117,16 @@ def snapshot(source: Path | None, target: Path, limit: int, beside: Mapping[str,
         files = _copy(found, target)
         commit, dirty = git()
     total = sum(entry.get("size", 0) for entry in files.values())
-    taken = Snapshot(files, _digest(files), total, commit, dirty, found.ignored, tuple(found.notes))
+    left_out = tuple(sorted(found.ignored, key=_by_weight)[:_NAMED])
+    taken = Snapshot(files, _digest(files), total, commit, dirty, len(found.ignored), left_out, tuple(found.notes))
     _write_json(target.with_name(target.name + ".json"), taken.to_json())
     return taken
+
+
+def _by_weight(path: str) -> tuple[bool, int, str]:
+    """Sorts what a person may miss before what no person wrote, and what lies on top before what lies deep."""
+    name = path.rstrip("/").rpartition("/")[2]
+    return name.startswith(".") or name == "__pycache__" or name.endswith(".pyc"), path.rstrip("/").count("/"), path
 
 
 @contextlib.contextmanager
@@ -139,7 +158,8 @@ def load(code_json: Path) -> Snapshot:
     data = json.loads(code_json.read_text(encoding="ascii"))
     git = data["git"] or {"commit": None, "dirty": None}
     notes = tuple(data["notes"])
-    return Snapshot(data["files"], data["digest"], data["bytes"], git["commit"], git["dirty"], data["ignored"], notes)
+    left_out = tuple(data.get("left_out", ()))
+    return Snapshot(data["files"], data["digest"], data["bytes"], git["commit"], git["dirty"], data["ignored"], left_out, notes)
 
 
 def project_name(source: Path) -> str:
@@ -178,7 +198,7 @@ def _walk(source: Path, target: Path) -> _Walk:
                 continue
             is_dir = entry.is_dir(follow_symlinks=False)
             if rules.ignores(entry.path, is_dir):
-                found.ignored += 1
+                found.ignored.append(prefix + entry.name + "/" * is_dir)
                 continue
             kept += 1
             if is_dir:

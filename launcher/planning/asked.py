@@ -145,6 +145,16 @@ def check_script(command: Command, source_dir: str | None) -> None:
         )
 
 
+def check_taken(command: Command, code: Path) -> None:
+    """A script that is in the source folder, but not in the snapshot ``code`` of it, is refused."""
+    if command.script is None or command.script[0] in ("-m", "--module") or os.path.isabs(command.script[0]):
+        return
+    script = os.path.normpath(command.script[0])
+    if not (code / script).is_file():
+        what = f"{script} is in the source folder, but an ignore file (.gitignore, .launcherignore) leaves it out"
+        raise UsageError(what, next_step=f"take it back in by a line `!{script}` in .launcherignore")
+
+
 def _meant(script: str, source_dir: str, found: list[str]) -> str:
     """Which script is probably meant: the one of which the path has some parents too many, or a mistyped one; "" for none."""
     import difflib

@@ -295,6 +295,10 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "torch.distributed.launch passes --local-rank: let the script accept it, or use torchrun, which does not pass it",
     ),
     (r"can't open file '([^'\n]+)'", "there is no {0} on the node: the script is looked for in the source folder"),
+    (
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\n]+)'",
+        "that node has no {0}: the source folder goes there without what ignore files leave out, data by --input",
+    ),
     (r"CUDA error: invalid device ordinal", "more processes than GPUs on that node: lower --nproc-per-node"),
     (
         r"No CUDA GPUs are available|Found no NVIDIA driver",

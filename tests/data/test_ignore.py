@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from launcher.code import snapshot
+from launcher.code import load, snapshot
 
 NAMES = ["a", "b", "ab", "x.py", "y.log", "build", "keep me", "ü"]
 GLOBS = r"""* !* */ !*/ *.py !x.py /a a/ !a/ a/b a/* !a/b **/b a/** a/**/x.py !/a/b/ build #a \#a \!a [ab] [!a] ? a* x.py keep\ me
@@ -96,3 +96,17 @@ def test_ignore_rules_need_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", os.devnull)
     taken = snapshot(source, tmp_path / "code", 1 << 30)
     assert list(taken.files) == [".gitignore", "a.py"] and taken.commit is None and taken.ignored == 1
+
+
+def test_what_ignore_files_leave_out_is_named(tmp_path: Path) -> None:
+    """What lies on top first, what no person wrote last; of the rest it is said how many they are."""
+    source = tmp_path / "s"
+    (source / "data").mkdir(parents=True)
+    (source / "conf" / "__pycache__").mkdir(parents=True)
+    (source / ".gitignore").write_text("data/\n*.yaml\n__pycache__/\n*.pyc\n")
+    for name in ("train.py", "data/x", "b.yaml", "a.yaml", "conf/c.yaml", "conf/d.yaml", "conf/e.yaml", "conf/__pycache__/f.pyc"):
+        (source / name).write_text("")
+    taken = snapshot(source, tmp_path / "code", 1 << 30)
+    assert taken.left_out == ("a.yaml", "b.yaml", "data/", "conf/c.yaml", "conf/d.yaml") and taken.ignored == 7
+    assert str(taken).endswith("; ignore files leave out a.yaml, b.yaml, data/, conf/c.yaml, conf/d.yaml and 2 more")
+    assert load(tmp_path / "code.json") == taken

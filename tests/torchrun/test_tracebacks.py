@@ -111,6 +111,7 @@ def test_a_deep_recursion_and_no_traceback() -> None:
     [
         (raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"), "memory is full"),
         (raised("OSError: [Errno 28] No space left on device"), "file system on that node is full"),
+        (raised("FileNotFoundError: [Errno 2] No such file or directory: 'conf/a.yaml'"), "no conf/a.yaml: the source folder"),
         (raised("ModuleNotFoundError: No module named 'einops'"), "no module einops"),
         ("usage: t.py\nt.py: error: unrecognized arguments: --local-rank=0\n", "torchrun"),
         ("t.py: error: unrecognized arguments: --local_rank=0\n", "torchrun"),

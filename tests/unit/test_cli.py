@@ -293,17 +293,6 @@ def test_a_dry_run_says_where_each_variable_comes_from(home: Path, monkeypatch: 
     ]
 
 
-@pytest.mark.parametrize("said", ["here/src/train.py", "trian.py"])
-def test_a_script_that_is_not_there_is_guessed(home: Path, tmp_path: Path, said: str) -> None:
-    """A path of which the source folder is a part already, and a slip."""
-    source = tmp_path / "src"
-    source.mkdir()
-    (source / "train.py").write_text("")
-    done = launcher("submit", "--source-dir", str(source), "--", said)
-    assert done.returncode == 2
-    assert done.stderr.endswith("next: name the script relative to --source-dir: did you mean train.py?\n")
-
-
 def test_a_dry_run_can_show_words_that_are_no_text(home: Path) -> None:
     """Bytes are escaped in JSON, never a traceback."""
     done = subprocess.run(

@@ -24,6 +24,8 @@ from types import TracebackType
 from launcher.model import Host, SshOptions
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+PATIENCE = 120.0
+"""seconds that tell a hang, however busy the machine is"""
 
 
 def generate_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
@@ -33,12 +35,15 @@ def generate_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Pat
     return path
 
 
-def free_port(address: str = "127.0.0.1") -> int:
-    """A port nobody listened on a moment ago."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def held_port(address: str = "127.0.0.1", port: int = 0) -> socket.socket:
+    """A socket that keeps a port for us while it is open, and on which nobody listens.
+
+    A server that sets SO_REUSEADDR, as sshd and torch do, can listen there beside it; to all others the port is taken.
+    """
+    held = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((address, port))
+    return held
 
 
 class Sshd:
@@ -48,7 +53,8 @@ class Sshd:
                  host_key_types: Sequence[str] = ("ed25519",)) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        self.folder, self.address, self.port = folder, address, free_port(address)
+        self.folder, self.address, self._held = folder, address, held_port(address)
+        self.port: int = self._held.getsockname()[1]
         self.home = folder / "home"
         self.home.mkdir(exist_ok=True)
         self.user = getpass.getuser()
@@ -68,7 +74,7 @@ class Sshd:
 
     @property
     def options(self) -> SshOptions:
-        return SshOptions(config=str(self.ssh_config), connect_timeout=5.0)
+        return SshOptions(config=str(self.ssh_config), connect_timeout=PATIENCE)
 
     @property
     def host_name(self) -> str:
@@ -94,7 +100,7 @@ class Sshd:
         self._log = open(self.folder / "sshd.log", "ab")  # noqa: SIM115 - held while sshd runs
         self._process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")], stdin=subprocess.DEVNULL,
                                          stdout=self._log, stderr=self._log, start_new_session=True)
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE
         while self._process.poll() is None and time.monotonic() < end:
             with socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET) as probe:
                 if probe.connect_ex((self.address, self.port)) == 0:
@@ -103,10 +109,15 @@ class Sshd:
         raise RuntimeError((self.folder / "sshd.log").read_text())
 
     def stop(self) -> None:
-        """End it and every session it serves."""
+        """End it and every session it serves, for good."""
+        self.halt()
+        self._held.close()
+
+    def halt(self) -> None:
+        """End it and every session it serves; nobody else gets its port, at which `start` has it listen again."""
         children = self.children()
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
         for pid in children:
             _signal(pid, signal.SIGCONT)
             _signal(pid, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 import threading
@@ -18,6 +19,7 @@ from launcher.transports.callers import listen
 from launcher.transports.srun import Order
 from launcher.transports.step import Step
 from tests.slurm.programs import Programs
+from tests.transports.sshd import PATIENCE, held_port
 
 ORDER = Order("7", ("m1", "n-three"), "/opt/python", gpus=3)
 PROGRAM = str(Path(__file__).parents[1] / "slurm" / "srun.py")
@@ -124,10 +126,22 @@ def test_a_program_that_is_not_there_is_no_step() -> None:
 
 def test_ports_are_those_that_the_site_opens_for_srun() -> None:
     """A range with no free port is named."""
-    with listen((47311, 47312)) as first, listen((47311, 47312)) as second:
-        assert {first.getsockname()[1], second.getsockname()[1]} == {47311, 47312}
-        with pytest.raises(NodeGone, match=r"no port of SrunPortRange \(47311-47312\) is free here"):
-            listen((47311, 47312))
+    with contextlib.ExitStack() as held:
+        low, high = two_in_a_row(held)
+        with listen((low, high)) as first, listen((low, high)) as second:
+            assert {first.getsockname()[1], second.getsockname()[1]} == {low, high}
+            with pytest.raises(NodeGone, match=rf"no port of SrunPortRange \({low}-{high}\) is free here"):
+                listen((low, high))
+
+
+def two_in_a_row(held: contextlib.ExitStack) -> tuple[int, int]:
+    """Two adjacent ports that nobody else gets meanwhile."""
+    while True:
+        first = held.enter_context(held_port("::"))
+        port: int = first.getsockname()[1]
+        with contextlib.suppress(OSError, OverflowError):  # somebody has the next one
+            held.enter_context(held_port("::", port + 1))
+            return port, port + 1
 
 
 @pytest.fixture
@@ -142,8 +156,8 @@ def step() -> Iterator[Step]:
 def test_strangers_are_hung_up_on_and_disturb_nobody(step: Step, words: bytes) -> None:
     """Whoever cannot prove that it knows the secret takes nobody's place."""
     port = step._listener.getsockname()[1]
-    with socket.create_connection(("127.0.0.1", port), 5) as stranger:
-        stranger.settimeout(10)
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as stranger:
+        stranger.settimeout(PATIENCE)
         stranger.sendall(words) if words else stranger.shutdown(socket.SHUT_WR)
         told = b""
         try:
@@ -153,14 +167,14 @@ def test_strangers_are_hung_up_on_and_disturb_nobody(step: Step, words: bytes) -
             pass
     assert step._secret.encode() not in told
     channel = step.transport(Host("here", "here")).open(["echo", "up"])
-    assert channel.receive(10, 10) == b"up\n"
+    assert channel.receive(10, PATIENCE) == b"up\n"
     channel.close()
 
 
 def test_a_task_tells_its_secret_to_nobody(step: Step) -> None:
     """An address that is another machine's there may have a listener of somebody else's."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        order = {"secret": step._secret, "addresses": ["127.0.0.1"], "port": server.getsockname()[1], "patience": 2.0}
+        order = {"secret": step._secret, "addresses": ["127.0.0.1"], "port": server.getsockname()[1], "patience": PATIENCE}
         caller = dial.Caller(order, 0)  # type: ignore[no-untyped-call]
         called: list[object] = []
         calling = threading.Thread(target=lambda: called.append(caller.call_anywhere("task/0/here")))  # type: ignore[no-untyped-call]
@@ -169,5 +183,5 @@ def test_a_task_tells_its_secret_to_nobody(step: Step) -> None:
             heard = theirs.recv(4096)
             theirs.sendall(b"00 " + b"0" * 64 + b"\n")
             heard += theirs.recv(4096)
-        calling.join(10)
+        calling.join(PATIENCE)
     assert called == [None] and step._secret.encode() not in heard and heard.count(b"\n") == 1

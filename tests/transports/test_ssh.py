@@ -19,7 +19,7 @@ from launcher.errors import HostUnreachable, LinkLost, LoginRefused, NodeError
 from launcher.model import SshOptions
 from launcher.transports import Transport, connect
 from launcher.transports.ssh import command_line
-from tests.transports.sshd import Sshd, free_port, generate_key
+from tests.transports.sshd import PATIENCE, Sshd, generate_key, held_port
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def reach(server: Sshd, **fields: object) -> Transport:
 def answer(transport: Transport) -> bytes:
     """What `echo` says over there; the transport is closed."""
     channel = transport.open(["echo", "here"])
-    said = channel.receive(100, 10)
+    said = channel.receive(100, PATIENCE)
     channel.close()
     transport.close()
     return said
@@ -118,7 +118,7 @@ def test_a_password_only_server_is_refused_at_once(tmp_path: Path) -> None:
     with Sshd(tmp_path / "sshd", ["PubkeyAuthentication no", "PasswordAuthentication yes"]) as server:
         began = time.monotonic()
         said = str(refused(server))
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < PATIENCE
         assert "a password would be asked for, and nobody is there to type it" in said
 
 
@@ -140,7 +140,7 @@ class Agent:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -198,9 +198,10 @@ def test_a_dead_agent_is_told_and_files_still_work(server: Sshd, agent: Agent, t
 
 def test_a_refused_port_says_so(server: Sshd) -> None:
     """Nobody listens: at once, with address and port."""
-    port = free_port()
-    with pytest.raises(HostUnreachable, match=f"127.0.0.1 port {port}: Connection refused"):
-        reach(server, port=port)
+    with held_port() as nobodys:
+        port = nobodys.getsockname()[1]
+        with pytest.raises(HostUnreachable, match=f"127.0.0.1 port {port}: Connection refused"):
+            reach(server, port=port)
 
 
 def test_a_silent_port_is_given_up_in_time(server: Sshd) -> None:
@@ -209,7 +210,7 @@ def test_a_silent_port_is_given_up_in_time(server: Sshd) -> None:
         began = time.monotonic()
         with pytest.raises(HostUnreachable, match="no ssh server answered in 1 s"):
             connect("ssh", server.host(port=silent.getsockname()[1]), SshOptions(str(server.ssh_config), connect_timeout=1.0))
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < PATIENCE
 
 
 def test_a_port_that_speaks_something_else_is_told(server: Sshd) -> None:
@@ -253,10 +254,10 @@ def test_a_peer_that_dies_is_a_lost_link(server: Sshd) -> None:
     transport = reach(server)
     channel = transport.open(["cat"])
     channel.send(b"x")
-    assert channel.receive(1, 10) == b"x"
+    assert channel.receive(1, PATIENCE) == b"x"
     server.signal_children(signal.SIGKILL)
     with pytest.raises(LinkLost):
-        channel.receive(1, 10)
+        channel.receive(1, PATIENCE)
     assert channel.close() == (None, b"")
     with pytest.raises(LinkLost):
         transport.open(["true"])
@@ -268,7 +269,7 @@ def test_a_frozen_peer_blocks_nobody_for_long(server: Sshd) -> None:
     transport = reach(server)
     channel = transport.open(["cat"])
     channel.send(b"x")
-    assert channel.receive(1, 10) == b"x"
+    assert channel.receive(1, PATIENCE) == b"x"
     server.signal_children(signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         channel.receive(1, 0.2)
@@ -285,8 +286,8 @@ def test_a_frozen_peer_blocks_nobody_for_long(server: Sshd) -> None:
     began = time.monotonic()
     assert channel.close() == (None, b"")
     transport.close()
-    sender.join(5)
-    assert time.monotonic() - began < 5
+    sender.join(PATIENCE)
+    assert time.monotonic() - began < PATIENCE
     assert [type(item) for item in outcome] == [LinkLost]
 
 
@@ -298,7 +299,7 @@ def test_a_second_session_that_is_not_granted_says_so(tmp_path: Path) -> None:
         with pytest.raises(NodeError, match=r"no further session .*MaxSessions"):
             transport.open(["true"])
         channel.send(b"still here")
-        assert channel.receive(100, 10) == b"still here"
+        assert channel.receive(100, PATIENCE) == b"still here"
         channel.close()
         transport.close()
 
@@ -352,7 +353,7 @@ def test_any_log_in_shell_with_noisy_files_will_do(tmp_path: Path, shell: str) -
         channel = transport.open([sys.executable, "-S", "-c", "import sys; print(sys.argv[1:])", "MARK", "two words", "$HOME",
                                   "*", "a=b", "=ls", "%1", "{a,b}", "", "~root", "x#y", "#z", "^", "ü"])
         said = b""
-        while piece := channel.receive(1000, 10):
+        while piece := channel.receive(1000, PATIENCE):
             said += piece
         assert said.decode().partition("[")[2].strip() == str(["MARK", "two words", "$HOME", "*", "a=b", "=ls", "%1", "{a,b}", "",
                                                                os.path.expanduser("~root"), "x#y", "#z", "^", "ü"])[1:]
@@ -385,7 +386,7 @@ try:
 except HostUnreachable as error:
     print("told")
 """
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.stdout, done.stderr) == ("told\n", "")
 
 
@@ -397,14 +398,14 @@ def test_many_hosts_at_once(tmp_path: Path) -> None:
 
         def visit() -> None:
             for _ in range(2):
-                together.wait(30)
+                together.wait(PATIENCE)
                 transport = reach(server)
-                together.wait(30)
+                together.wait(PATIENCE)
                 answers.append(answer(transport))
 
         threads = [threading.Thread(target=visit) for _ in range(32)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(2 * PATIENCE)
         assert answers == [b"here\n"] * 64

@@ -17,7 +17,7 @@ from launcher.model import Host, SshOptions
 from launcher.transports import connect, ssh_config
 from launcher.transports.known_hosts import record, scan
 from launcher.transports.ssh_config import SshSettings
-from tests.transports.sshd import Sshd, generate_key
+from tests.transports.sshd import PATIENCE, Sshd, generate_key
 
 
 def resolve(tmp_path: Path, config: str, **fields: object) -> SshSettings:
@@ -163,9 +163,9 @@ def chain(tmp_path: Path) -> Iterator[tuple[Sshd, Sshd, Sshd, Path]]:
 
 def test_a_chain_of_two_jump_hosts_is_walked(chain: tuple[Sshd, Sshd, Sshd, Path]) -> None:
     """Each hop with its own key, over real servers."""
-    transport = connect("ssh", Host("n1", "c"), SshOptions(str(chain[3])))
+    transport = connect("ssh", Host("n1", "c"), SshOptions(str(chain[3]), connect_timeout=PATIENCE))
     channel = transport.open(["true"])
-    assert channel.receive(100, 10) == b"reached c\n"
+    assert channel.receive(100, PATIENCE) == b"reached c\n"
     channel.close()
     transport.close()
 
@@ -173,8 +173,8 @@ def test_a_chain_of_two_jump_hosts_is_walked(chain: tuple[Sshd, Sshd, Sshd, Path
 def test_a_fault_on_the_way_names_the_jump_host(chain: tuple[Sshd, Sshd, Sshd, Path], tmp_path: Path) -> None:
     """A wrong key at a, a dead c behind b: the error says which machine."""
     a, _, c, config = chain
-    options = SshOptions(str(config))
-    c.stop()
+    options = SshOptions(str(config), connect_timeout=PATIENCE)
+    c.halt()
     with pytest.raises(HostUnreachable, match=rf"n1: the jump host 127.0.0.1 cannot reach 127.0.0.1 port {c.port}"):
         connect("ssh", Host("n1", "c"), options)
     c.start()
@@ -185,11 +185,11 @@ def test_a_fault_on_the_way_names_the_jump_host(chain: tuple[Sshd, Sshd, Sshd, P
 
 def test_a_frozen_jump_host_holds_nobody(chain: tuple[Sshd, Sshd, Sshd, Path]) -> None:
     """Closing a connection through a stopped jump host is prompt."""
-    transport = connect("ssh", Host("n1", "c"), SshOptions(str(chain[3])))
+    transport = connect("ssh", Host("n1", "c"), SshOptions(str(chain[3]), connect_timeout=PATIENCE))
     chain[0].signal_children(signal.SIGSTOP)
     began = time.monotonic()
     transport.close()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_a_jump_host_that_forwards_nothing_says_so(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_jump_host_that_forwards_nothing_says_so(tmp_path: Path) -> None:
 def test_trust_goes_along_the_chain(chain: tuple[Sshd, Sshd, Sshd, Path], tmp_path: Path) -> None:
     """One machine after another is shown and recorded, until all are known."""
     (tmp_path / "known").unlink()
-    host, options, seen = Host("n1", "c"), SshOptions(str(chain[3])), []
+    host, options, seen = Host("n1", "c"), SshOptions(str(chain[3]), connect_timeout=PATIENCE), []
     while keys := scan(host, options):
         seen.append(keys[0].machine)
         record(keys)

@@ -60,6 +60,18 @@ def test_a_slurmctld_that_is_away_says_nothing(monkeypatch: pytest.MonkeyPatch, 
     assert outlook("7", 2) == Outlook("Timeout", 5, True)
 
 
+def test_before_a_limit_there_is_time_for_a_slow_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Why a job is warned is part of the warning; a job that is being ended has no such time."""
+    programs = Programs(tmp_path / "slurm")
+    programs.says("scontrol", "JobId=7 JobState=COMPLETING Reason=TimeLimit Restarts=0 EndTime=5 PreemptTime=None")
+    script = programs.folder / "bin/scontrol"
+    script.write_text(script.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 0.5\n"))
+    monkeypatch.setenv("PATH", programs.environ["PATH"])
+    monkeypatch.setattr(questions, "PATIENCE", 0.1)
+    assert outlook("7", 0) is None
+    assert outlook("7", 0, 50.0) == Outlook("Timeout", 5, True)
+
+
 @pytest.mark.parametrize(
     ("text", "number", "seconds"),
     [("B:USR2@90", 12, 90), ("B:USR1", 10, 60), ("RB:SIGUSR1@5", 10, 5), ("B:1@7", 1, 7)],

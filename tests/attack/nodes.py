@@ -36,7 +36,7 @@ class Nodes:
     def nothing_left(self) -> None:
         """No process of the newest job is alive."""
         job = self.desk.folder().name
-        eventually(lambda: not living(job), f"nothing left of {job}: {living(job)}", 10)
+        eventually(lambda: not living(job), f"nothing left of {job}: {living(job)}")
 
     def stop(self) -> None:
         self.desk.end_everything()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.nodes import Nodes
-from tests.jobs.desk import Desk, eventually, living
+from tests.jobs.desk import PATIENCE, Desk, eventually, living
 
 
 def alive(name: str) -> list[int]:
@@ -46,32 +46,41 @@ def test_a_command_that_removes_what_we_know_of_it_is_lost(nodes: Nodes, removed
     assert nodes.desk.json("status", "latest")["reason_code"] == "NodeLost"
     assert [(server.home / "starts").read_text() for server in nodes.servers] == ["x\n", "x\n"]
     nodes.nothing_left()
-    found = subprocess.run(["pgrep", "-x", "launcher-(agent|warden)"], capture_output=True, text=True, check=False)
-    agents = found.stdout.split()
     homes = [f"HOME={server.home}".encode() for server in nodes.servers]
-    assert not [pid for pid in agents if any(home in environment(pid) for home in homes)]
+
+    def agents() -> list[str]:
+        found = subprocess.run(["pgrep", "-x", "launcher-(agent|warden)"], capture_output=True, text=True, check=False)
+        return [pid for pid in found.stdout.split() if any(home in environment(pid) for home in homes)]
+
+    eventually(lambda: not agents(), f"no agent stays behind: {agents()}")
 
 
 def test_a_command_that_removes_its_events_halfway_is_lost(local: Desk) -> None:
     """The end that is told into a new file is not taken for one that was heard."""
-    local.submit("--command", "sleep 0.5; rm $(dirname $PWD)/rank-0/spool/events.jsonl", check=69)
+    go = local.home.parent / "go"
+    waits = f"until [ -e {go} ]; do sleep 0.05; done"
+    process = local.start("--command", f"{waits}; rm $(dirname $PWD)/rank-0/spool/events.jsonl")
+    local.pids("pid", 0)
+    go.touch()
+    assert process.wait(PATIENCE) == 69
 
 
 def test_daemons_of_every_kind_end_with_the_command(nodes: Nodes) -> None:
     """New sessions, no environment, another name, TERM ignored, stopped, fifty at once."""
+    name = f"odd{os.urandom(6).hex()}"
     escape = (
         "import os, signal\n"
         "for _ in range(3):\n"
         "    if os.fork(): os._exit(0)\n"
         "    os.setsid()\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "os.execve('/bin/sleep', ['odd8282', '8282'], {})\n"
+        f"os.execve('/bin/sleep', [{name!r}, '8282'], {{}})\n"
     )
     (nodes.folder / "src").mkdir()
     (nodes.folder / "src" / "escape.py").write_text(escape)
     command = "for i in $(seq 50); do sleep 8282 & done; kill -STOP $!; python3 escape.py; exit 0"
     nodes.desk.submit("--source-dir", str(nodes.folder / "src"), "--command", command)
-    assert alive("odd8282") == []
+    assert alive(name) == []
     nodes.nothing_left()
 
 
@@ -156,7 +165,7 @@ def test_more_logs_than_files_may_be_open_arrive(local: Desk) -> None:
     begin = f"for i in $(seq 0 299); do mkdir -p {logs}; echo $i > {logs}/stdout.log; done"
     command = f"{begin}; sleep 0.5; i=0; echo more >> {logs}/stdout.log"
     process = local.start("--command", command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)))
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
     arrived = local.folder() / "logs" / "node-0" / "ranks" / "attempt_0"
     assert {path.name: (path / "0" / "stdout.log").read_text() for path in arrived.iterdir()} == {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.desk import Desk, eventually, living
+from tests.jobs.desk import PATIENCE, Desk, eventually, living
 
 
 def test_a_removed_job_folder_stops_the_job(local: Desk) -> None:
@@ -20,10 +20,10 @@ def test_a_removed_job_folder_stops_the_job(local: Desk) -> None:
     local.happened("following")
     job, coordinator = local.folder().name, local.coordinator()
     shutil.rmtree(local.folder().rename(local.home / "away"), ignore_errors=True)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 70 and "folder was removed" in errors and "Traceback" not in errors
-    eventually(lambda: not living(job), "nothing is left", 15)
-    eventually(lambda: not living_pid(coordinator), "the coordinator is gone", 15)
+    eventually(lambda: not living(job), "nothing is left")
+    eventually(lambda: not living_pid(coordinator), "the coordinator is gone")
 
 
 def test_a_fault_of_a_new_coordinator_leaves_nothing_running(local: Desk) -> None:
@@ -31,13 +31,13 @@ def test_a_fault_of_a_new_coordinator_leaves_nothing_running(local: Desk) -> Non
     job = local.detach("--nodes", "2", "--command", "sleep 600")
     coordinator = local.coordinator()
     os.kill(coordinator, signal.SIGKILL)
-    eventually(lambda: not living_pid(coordinator), "the coordinator is gone", 15)
+    eventually(lambda: not living_pid(coordinator), "the coordinator is gone")
     # No copy of a log can be made in a file; nobody foresaw that.
     shutil.rmtree(local.folder() / "logs")
     (local.folder() / "logs").write_text("")
     told = local.json("wait", job, check=70)
     assert told["reason_code"] == "InternalError" and "not reached" not in told["reason_message"]
-    eventually(lambda: not living(job), "nothing is left", 15)
+    eventually(lambda: not living(job), "nothing is left")
 
 
 def living_pid(pid: int) -> bool:
@@ -57,8 +57,8 @@ def test_more_ctrl_c_than_needed_change_nothing(local: Desk) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
     assert process.returncode == 130
-    local.run("wait", "--timeout", "30", job, check=130)
-    eventually(lambda: not living(job), "nothing is left", 15)
+    local.run("wait", "--timeout", "120", job, check=130)
+    eventually(lambda: not living(job), "nothing is left")
 
 
 def test_three_ctrl_c_at_once_cancel_before_they_leave(local: Desk) -> None:
@@ -71,8 +71,8 @@ def test_three_ctrl_c_at_once_cancel_before_they_leave(local: Desk) -> None:
         os.kill(process.pid, signal.SIGINT)
         os.kill(process.pid, signal.SIGTERM)
     os.kill(process.pid, signal.SIGCONT)
-    assert process.wait(30) == 130
-    local.run("wait", "--timeout", "30", job, check=130)
+    assert process.wait(PATIENCE) == 130
+    local.run("wait", "--timeout", "120", job, check=130)
 
 
 @pytest.mark.root
@@ -92,7 +92,7 @@ def test_a_full_disk_here_stops_no_job(tmp_path: Path) -> None:
         done = desk.run("submit", *desk.extra, "--command", "true", check=None)
         assert done.returncode in (2, 70) and "No space left" in done.stderr and "Traceback" not in done.stderr
         os.unlink(home / "stuffing")
-        desk.run("wait", "--timeout", "30", job, check=3)
+        desk.run("wait", "--timeout", "120", job, check=3)
         assert desk.log(0, job=job) == b"".join(b"%d\n" % number for number in range(1, 1001))
         assert "Traceback" not in log.read_text()
     finally:

@@ -14,7 +14,7 @@ import pytest
 from launcher.errors import LauncherError, plain
 from launcher.replica import Replica
 from launcher.screen import Screen, unsteered
-from tests.jobs.desk import Desk
+from tests.jobs.desk import PATIENCE, Desk
 
 TITLE, CLIPBOARD, RED = "\x1b]0;stolen\x07", "\x1b]52;c;cm0gLXJm\x1b\\", "\x1b[31mred\x1b[0m"
 STEERING = [TITLE, CLIPBOARD, "\x1b[2J\x1b[1;1H", "\x1bc", "\x1b[6n", "\x1bP+q544e\x1b\\", "\x9b2J", "\x07", "\x0e", "\x7f"]
@@ -50,7 +50,7 @@ def on_a_terminal(desk: Desk, *words: str) -> bytes:
         # The other side of a terminal is closed.
         pass
     os.close(ours)
-    process.wait(30)
+    process.wait(PATIENCE)
     return said
 
 

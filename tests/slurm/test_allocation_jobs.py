@@ -16,7 +16,7 @@ import os, signal, sys, time
 told = []
 signal.signal(signal.SIGTERM, lambda *_: told.append(1))
 print("up", flush=True)
-end = time.monotonic() + 60
+end = time.monotonic() + 300
 while not told and time.monotonic() < end:
     time.sleep(0.05)
 time.sleep(0.5)
@@ -49,7 +49,7 @@ class Allocation:
         (self.slurm.shared / "script").write_text(f'#!/bin/bash\nL="{self.launcher}"\n{script}\n')
         return self.slurm.run(self.slurm.login, f"sbatch --parsable {options} -o batch.out script").stdout.strip()
 
-    def until(self, condition: str, seconds: int = 60) -> None:
+    def until(self, condition: str, seconds: int = 200) -> None:
         """Wait for a shell condition on the log-in machine."""
         words = ["timeout", str(seconds), "bash", "-c", f"until {condition}; do sleep 0.1; done"]
         if self.slurm.run(self.slurm.login, words, check=False).returncode != 0:
@@ -127,7 +127,7 @@ def test_torchrun_starts_a_script_on_two_nodes(here: Allocation) -> None:
 def test_a_step_in_the_way_is_named_within_seconds(here: Allocation) -> None:
     """Without a time limit srun would wait for it as long as it runs."""
     begun = "until squeue -h -s -o %j | grep -q holder; do sleep 0.1; done"
-    script = f"srun -N2 -J holder sleep 60 & {begun}; $L submit --grace 2s --command true; code=$?; kill %1; exit $code"
+    script = f"srun -N2 -J holder sleep 600 & {begun}; $L submit --grace 2s --command true; code=$?; kill %1; exit $code"
     done = here.salloc("-N2 --exclusive", script, check=69)
     assert ".0 (holder, on m[1-2]) holds them" in done.stderr
     assert here.status()["reason_code"] == "NodesUnreachable"
@@ -164,7 +164,7 @@ def test_scancel_ends_a_job_with_the_model_of_what_was_there(here: Allocation, s
 @pytest.mark.parametrize("seconds", [0.0, 0.3, 0.8, 1.3])
 def test_scancel_is_an_end_at_every_phase(here: Allocation, seconds: float) -> None:
     """However early it comes, the folder says how the job ended."""
-    number = here.batch("-N3 --exclusive", "$L submit --grace 1s --command 'sleep 60'")
+    number = here.batch("-N3 --exclusive", "$L submit --grace 1s --command 'sleep 600'")
     here.until("grep -s -q ^job batch.out")
     here.slurm.run(here.slurm.login, f"sleep {seconds}; scancel {number}")
     here.over(number)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.cluster.slurm.handle import SlurmCluster
 
-REQUEUE_SECONDS = 90
-"""slurmctld holds a requeued job back for 10 s"""
+REQUEUE_SECONDS = 180
+"""slurmctld holds a requeued job back for 10 s, and looks at what preempts it every 30 s"""
 
 
 def lines(slurm: SlurmCluster, where: str, command: str) -> list[str]:
@@ -66,7 +66,7 @@ def test_sacct_knows_an_ended_job(slurm_accounting: SlurmCluster) -> None:
     job = slurm_accounting.run("login", "sbatch --parsable -N2 --gpus=3 --wrap 'srun sleep 100'").stdout.strip()
     slurm_accounting.run("login", ["scancel", job])
     told = ""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while "CANCELLED" not in told and time.monotonic() < deadline:
         told = slurm_accounting.run("login", ["sacct", "-X", "-n", "-j", job, "--parsable2", "-o", "JobID,State"]).stdout
         time.sleep(0.2)

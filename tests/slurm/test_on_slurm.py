@@ -91,9 +91,9 @@ def test_states_of_jobs_without_accounting(slurm: SlurmCluster) -> None:
     held = submit(slurm, "true", "--hold")
     ended = submit(slurm, "exit 0", "--wait", "-w", "n-three")
     failed = submit(slurm, "exit 3")
-    cancelled = submit(slurm, "sleep 60")
+    cancelled = submit(slurm, "sleep 600")
     slurm.run(slurm.login, ["scancel", cancelled])
-    until_over(slurm, failed, cancelled)
+    until_over(slurm, ended, failed, cancelled)
     kind, report = told(slurm, held)
     assert (kind, report["word"], report["reason"], report["nodes"]) == ("Report", "PENDING", "JobHeldUser", [])
     _, report = told(slurm, ended)
@@ -110,7 +110,7 @@ def test_states_of_jobs_without_accounting(slurm: SlurmCluster) -> None:
 
 def test_a_controller_that_is_away_is_no_answer(slurm: SlurmCluster) -> None:
     """And the job is found again once it is back."""
-    job = submit(slurm, "sleep 60")
+    job = submit(slurm, "sleep 600")
     slurm.stop_daemon(slurm.login)
     kind, answer = told(slurm, job)
     assert kind == "NoAnswer" and "is DOWN" in str(answer), answer
@@ -127,7 +127,7 @@ def test_the_accounting_tells_of_a_job_that_slurmctld_has_forgotten(slurm_accoun
     subprocess.run(["chmod", "-R", "a+rwX", str(gone.folder)], check=True)
     path = f"{gone.folder}/bin:/usr/bin:/bin"
     failed = submit(slurm, "exit 3")
-    cancelled = submit(slurm, "sleep 60", "--dependency=afterany:" + failed)
+    cancelled = submit(slurm, "sleep 600", "--dependency=afterany:" + failed)
     until_over(slurm, failed)
     slurm.run(slurm.login, ["scancel", cancelled])
     slurm.run(

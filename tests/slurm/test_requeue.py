@@ -31,7 +31,7 @@ with open(checkpoint, "w") as file:
     file.write("step 7")
 sys.exit(int(sys.argv[3]))
 """
-PATIENCE = 90.0
+PATIENCE = 180.0
 """a requeued job waits some seconds for the scheduler, and for what it left on its nodes"""
 LOW = "backend: slurm\nslurm: {partition: low, requeue: true}\n"
 

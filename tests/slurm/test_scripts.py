@@ -23,7 +23,7 @@ if os.environ["RANK"] == "0":
     open(checkpoint + ".new", "w").write(str(done + 1))
     os.rename(checkpoint + ".new", checkpoint)
 if not done:
-    time.sleep(120)
+    time.sleep(600)
 """
 """trains one epoch, and then waits to be preempted; once there is a checkpoint, it ends"""
 
@@ -100,7 +100,7 @@ def batch(slurm: SlurmCluster, folder: Path, *words: str) -> subprocess.Complete
     """sbatch in the folder, with this environment of Python; its output goes to out.log there."""
     sbatch = ["sbatch", "--parsable", "--output=out.log", *words]
     # Six interpreters load torch: on a busy machine that takes its time.
-    return slurm.run(slurm.login, sbatch, cwd=folder, env={"VENV": sys.prefix}, check=False, timeout=170)
+    return slurm.run(slurm.login, sbatch, cwd=folder, env={"VENV": sys.prefix}, check=False, timeout=360)
 
 
 @pytest.mark.torch
@@ -114,6 +114,7 @@ def test_exec_torchrun(slurm: SlurmCluster, project: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(800)  # torch is loaded twice, and Slurm takes its time between
 def test_requeue(slurm: SlurmCluster, project: Path) -> None:
     """A preempted job comes back under its number, with its log and its checkpoints, and goes on from there."""
     (project / "train_src/train_multinode.py").write_text(INTERRUPTED)

@@ -38,7 +38,7 @@ def begin(desk: Desk, text: str, *words: str, nodes: int = 2) -> tuple[str, str]
     command = ("--", "python3", str(desk.slurm.shared / "train.py"), str(desk.slurm.shared / "ready-"))
     job = desk.queued("--nodes", str(nodes), *words, *command)
     ready = [desk.slurm.shared / f"ready-{rank}" for rank in range(nodes)]
-    eventually(lambda: all(path.exists() for path in ready), "the processes are ready", patience=60)
+    eventually(lambda: all(path.exists() for path in ready), "the processes are ready")
     return job, str(desk.status(job)["slurm_job_id"])
 
 
@@ -109,9 +109,9 @@ def test_the_job_of_a_salloc_ends_with_it(desk: Desk) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as shell:
-        eventually(lambda: (desk.slurm.shared / "ready-1").exists(), "it runs", patience=60)
+        eventually(lambda: (desk.slurm.shared / "ready-1").exists(), "it runs")
         desk.slurm.run(desk.slurm.login, ["scancel", "--name=ours"])
-        shell.communicate(timeout=60)
+        shell.communicate(timeout=300)
     eventually(desk.over, "its end is written")
     told = desk.status()
     assert (told["status"], told["reason_code"], told["exit_code"]) == ("Terminated", "Cancelled", 130), json.dumps(told)
@@ -124,9 +124,9 @@ def test_a_launcher_in_the_place_of_a_batch_script_hands_the_warning_on(desk: De
     script = f"exec {desk.slurm.python} -m launcher submit -- python3 {desk.slurm.shared}/train.py {desk.slurm.shared}/ready-"
     words = ["sbatch", "--parsable", "-N2", "--output=out.log", f"--wrap={script}"]
     number = desk.slurm.run(desk.slurm.login, words).stdout.strip()
-    eventually(lambda: all((desk.slurm.shared / f"ready-{rank}").exists() for rank in (0, 1)), "it runs", patience=60)
+    eventually(lambda: all((desk.slurm.shared / f"ready-{rank}").exists() for rank in (0, 1)), "it runs")
     signal(desk, number)
-    eventually(desk.over, "it ends", patience=60)
+    eventually(desk.over, "it ends")
     assert desk.status()["status"] == "Succeed"
     saved = desk.slurm.shared / "home/jobs" / desk.status()["job_id"] / "output/model"
     assert sorted(path.name for path in saved.iterdir()) == ["saved-by-0", "saved-by-1"]

@@ -16,7 +16,7 @@ from launcher.model import Host
 from launcher.transports.srun import Order
 from launcher.transports.step import Step
 from tests.cluster.slurm.handle import SlurmCluster
-from tests.jobs.desk import eventually
+from tests.jobs.desk import PATIENCE, eventually
 
 Make = Callable[..., Step]
 WAYS = {"they call back": None, "through srun": []}
@@ -54,7 +54,7 @@ def output(step: Step, node: str, script: str) -> bytes:
     """What a shell script prints in the task of a node."""
     channel = step.transport(Host(node, node)).open(["sh", "-c", script])
     pieces = []
-    while piece := channel.receive(1 << 16, 20):
+    while piece := channel.receive(1 << 16, PATIENCE):
         pieces.append(piece)
     status, tail = channel.close()
     assert status == 0, tail
@@ -89,7 +89,7 @@ def test_every_byte_arrives_from_all_nodes_at_once(slurm: SlurmCluster, make: Ma
         channel.send(blocks[node])
         channel.finish()
         pieces = []
-        while piece := channel.receive(1 << 16, 30):
+        while piece := channel.receive(1 << 16, PATIENCE):
             pieces.append(piece)
         back[node] = b"".join(pieces)
         assert channel.close() == (0, b"")
@@ -98,7 +98,7 @@ def test_every_byte_arrives_from_all_nodes_at_once(slurm: SlurmCluster, make: Ma
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert back == blocks
 
 
@@ -125,7 +125,7 @@ def test_a_signal_to_the_step_is_told_and_outlived(slurm: SlurmCluster, job: str
     slurm.run(slurm.login, ["scancel", "--signal=TERM", f"{job}.0"])
     told = set()
     while told != {(node, "SIGTERM") for node in slurm.nodes}:
-        told.add(heard.get(timeout=20))
+        told.add(heard.get(timeout=PATIENCE))
     assert output(step, "m2", "echo still here") == b"still here\n"
 
 
@@ -134,9 +134,9 @@ def test_a_task_that_dies_is_gone_and_the_others_go_on(slurm: SlurmCluster, make
     """No connection can come back to it, and nothing of it runs on."""
     step = make()
     channel = step.transport(Host("m2", "m2")).open(["sh", "-c", f"{killed}; exec cat"])
-    while channel.receive(10, 20):
+    while channel.receive(10, PATIENCE):
         pass
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE
     with pytest.raises(NodeGone, match="m2: its task ended"):
         while time.monotonic() < end:
             step.transport(Host("m2", "m2")).open(["true"]).close()

@@ -20,8 +20,8 @@ SYSTEM = ("tini", "sleep infinity", "munged", "mariadbd", "slurmdbd", "slurmctld
 """beginnings of the command lines that an idle machine consists of; slurmstepd is not among them"""
 STEP_SECONDS = 5.0
 """from the end of all processes of a job until its nodes have said so"""
-END_SECONDS = 30.0
-"""from a cancelled job until its nodes are idle: Slurm's KillWait and some"""
+END_SECONDS = 120.0
+"""from a cancelled job until its nodes are idle: Slurm's KillWait and some, unless the machine is swamped"""
 
 
 class SlurmCluster:
@@ -53,7 +53,7 @@ class SlurmCluster:
         cwd: str | Path | None = None,
         stdin: str = "",
         check: bool = True,
-        timeout: float = 120,
+        timeout: float = 300,
     ) -> subprocess.CompletedProcess[str]:
         """Run argv, or a bash script, on a machine; ClusterError when it fails and ``check``.
 

@@ -32,6 +32,9 @@ SECOND_HALF = {"test_login.py", "test_on_slurm.py", "test_requeue.py", "test_sig
 TOGETHER = {"jobs", "s3"}
 """fixtures that are made once and take seconds: one worker of xdist runs all tests that take one"""
 
+TORCH_SECONDS = 1200
+"""a test that trains has hung after that: on two cores that others use, too, a training takes minutes"""
+
 _left_out = pytest.StashKey[list[str]]()
 # Where the tests are started in the background these are ignored, and would be by every process that they start.
 for _ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
@@ -111,6 +114,8 @@ def _mark(item: pytest.Item) -> None:
     taken = getattr(item, "fixturenames", ())
     if "small_disk" in taken:
         item.add_marker("root")
+    if item.get_closest_marker("torch") and not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(TORCH_SECONDS))
     for mark in {FIXTURES[name] for name in taken if name in FIXTURES}:
         item.add_marker(mark)
     # One worker runs all tests of a cluster in turn: some pause or kill what others use.

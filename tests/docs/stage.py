@@ -110,7 +110,7 @@ class Stage:
     def _run(self, words: list[str]) -> str:
         done = subprocess.run(
             words, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=300, check=False,
+            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=600, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}"
         return done.stdout

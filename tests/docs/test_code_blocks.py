@@ -136,7 +136,7 @@ def test_blocks_for_ssh(name: str, folder: Path, cluster: Cluster) -> None:
     (folder / ".cluster").symlink_to(cluster.cluster_yaml.parent)
     play(name, here(folder, SCENES[name]))
     for host in ("node1", "node2"):
-        eventually(lambda host=host: not cluster.leftovers(host), f"nothing of ours on {host}: {cluster.leftovers(host)}", 15)
+        eventually(lambda host=host: not cluster.leftovers(host), f"nothing of ours on {host}: {cluster.leftovers(host)}")
 
 
 @pytest.mark.torch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import runpy
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.transports.sshd import held_port
 
 SCRIPT = Path(__file__).parents[2] / "train_src" / "train_multinode.py"
 WRITTEN = ["output/checkpoints/snapshot.pt", "output/model/metrics.json", "output/model/model.pt"]
@@ -39,23 +40,22 @@ def train(workdir: Path, *options: str, module: str | None = None, code: int = 0
     """Run the script to its end, alone or on two ranks by a module of torch; returns all that was printed."""
     launcher = ["-m", f"torch.distributed.{module}", "--nproc_per_node=2"] if module else []
     process = start(workdir, [*launcher, str(SCRIPT), *options])
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == code, err
     return out + err
 
 
 def train_on_two_nodes(workdir: Path, *options: str) -> None:
     """One plain Python per node, as a command that uses no torchrun is started on each; node 1 has folders of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    nodes = []
-    for rank in range(2):
-        place = workdir / ("output" if rank == 0 else "node-1")
-        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
-        folders = {"PAI_OUTPUT_MODEL": str(place / "model"), "PAI_OUTPUT_CHECKPOINTS": str(place / "checkpoints")}
-        nodes.append(start(workdir, [str(SCRIPT), *options], **meet, **folders))
-    errors = [node.communicate(timeout=300)[1] for node in nodes]
+    with held_port() as held:
+        port = str(held.getsockname()[1])
+        nodes = []
+        for rank in range(2):
+            place = workdir / ("output" if rank == 0 else "node-1")
+            meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
+            folders = {"PAI_OUTPUT_MODEL": str(place / "model"), "PAI_OUTPUT_CHECKPOINTS": str(place / "checkpoints")}
+            nodes.append(start(workdir, [str(SCRIPT), *options], **meet, **folders))
+        errors = [node.communicate(timeout=600)[1] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], errors
 
 

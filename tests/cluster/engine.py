@@ -26,7 +26,7 @@ IMAGE_DIR = Path(__file__).parent / "image"
 SLURM_IMAGE_DIR = Path(__file__).parent / "slurm" / "image"
 SUITES = ("bookworm", "bullseye")
 SOCKET = Path("/var/run/docker.sock")
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 """dockerd needs one or two; a cold disk needs more"""
 
 

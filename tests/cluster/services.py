@@ -25,7 +25,7 @@ from tests.cluster.engine import ClusterError, docker, locked
 from tests.cluster.place import STATE, checkout_hash, free_subnets, interpreter_mounts
 
 COMPOSE_FILE = Path(__file__).parent / "docker-compose.yml"
-READY_SECONDS = 60.0
+READY_SECONDS = 180.0
 """from a container's start until sshd greets: tenths of a second, unless the machine is swamped"""
 
 

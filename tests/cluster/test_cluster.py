@@ -15,7 +15,7 @@ from tests.jobs.desk import eventually
 def ssh(cluster: Cluster, host: str, command: str) -> str:
     """Stdout of a command run over the system's ssh; an error shows what ssh said."""
     argv = ["ssh", "-F", str(cluster.ssh_config), "-o", "BatchMode=yes", host, command]
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -29,7 +29,7 @@ def test_every_host_lets_train_in(cluster: Cluster, host: str) -> None:
 def test_hidden_hosts_refuse_all_but_the_bastion(cluster: Cluster) -> None:
     """This machine shares a network with the hidden hosts and yet gets no connection."""
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((cluster.address("hidden"), 22), timeout=5)
+        socket.create_connection((cluster.address("hidden"), 22), timeout=60)
 
 
 def test_node3_is_an_old_far_side(cluster: Cluster) -> None:
@@ -61,13 +61,17 @@ def test_processes_are_the_same_from_here_and_from_within(cluster: Cluster) -> N
     script = "import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(300)"
     cluster.exec("node3", "sh", "-c", f"LAUNCHER_JOB_ID=j2 setsid python3 -c '{script}' >/dev/null 2>&1 &", user="train")
     eventually(lambda: [p for p in cluster.leftovers("node3") if p.state == "Z"], "a zombie")
-    within = processes.parse(cluster.exec("node3", *processes.READ).stdout)
-    here = cluster.processes("node3")
-    # One that sleeps may be awake at one of two looks.
-    one, other = ({(p.pid, p.ppid, p.uid, p.argv, p.job_id, p.state == "Z") for p in look} for look in (here, within))
-    assert one == other
-    parent, _ = cluster.leftovers("node3")
-    assert (parent.job_id, parent.state) == ("j2", "S")
+
+    def looks() -> list[set[tuple[object, ...]]]:
+        both = processes.parse(cluster.exec("node3", *processes.READ).stdout), cluster.processes("node3")
+        # One that sleeps may be awake at one of two looks.
+        return [{(p.pid, p.ppid, p.uid, p.argv, p.job_id, p.state == "Z") for p in look} for look in both]
+
+    # A log-in may end between two looks.
+    eventually(lambda: len(set(map(frozenset, looks()))) == 1, "both tell the same")
+    eventually(lambda: cluster.leftovers("node3")[0].state == "S", "its parent sleeps")
+    parent, zombie = cluster.leftovers("node3")
+    assert (parent.job_id, zombie.state) == ("j2", "Z")
     cluster.exec("node3", "kill", str(parent.pid))
     eventually(lambda: not cluster.leftovers("node3"), "nothing")
 

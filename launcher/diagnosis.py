@@ -78,7 +78,7 @@ def _plain(node: NodeView, folder: Folder) -> _Suspect:
     signal = outcome.get("signal")
     what = f"the command on node {node.rank} ({node.host}) {ended(node.exit_code, signal)}"
     traceback = last_traceback(text)
-    spoken, log = _spoken(log, text)
+    spoken, log = (None, log) if traceback else _spoken(log, text)
     failure = Failure(
         what,
         node.rank,
@@ -86,7 +86,7 @@ def _plain(node: NodeView, folder: Folder) -> _Suspect:
         exit_code=node.exit_code,
         signal=signal,
         traceback=traceback,
-        last_lines=None if traceback else spoken,
+        last_lines=spoken,
         log=str(log),
         hint=log_hint(text, signal),
     )
@@ -108,8 +108,9 @@ def _of_ranks(node: NodeView, view: View, folder: Folder, report: Report) -> _Su
     number = rank.rank if rank.rank is not None else node.workers.get(rank.local_rank)
     name = f"rank {number}" if number is not None else f"local rank {rank.local_rank}"
     what = f"{name} on node {node.rank} ({node.host}) {ended(rank.exit_code, rank.signal)}"
-    traceback = last_traceback(text) or rank.message
-    spoken, log = _spoken(log, text)
+    # Of a signal torchrun's message says nothing that is not told already.
+    traceback = last_traceback(text) or (None if rank.signal else rank.message)
+    spoken, log = (None, log) if traceback else _spoken(log, text)
     failure = Failure(
         what,
         node.rank,
@@ -119,7 +120,7 @@ def _of_ranks(node: NodeView, view: View, folder: Folder, report: Report) -> _Su
         rank.exit_code,
         rank.signal,
         traceback,
-        None if traceback else spoken,
+        spoken,
         str(log),
         log_hint(text, rank.signal),
     )

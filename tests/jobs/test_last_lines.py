@@ -32,6 +32,15 @@ def test_a_command_that_speaks_on_stdout_only_is_quoted_too(local: Desk) -> None
     assert told[10] == f"  log: {local.folder()}/logs/node-0/stdout.log"
 
 
+def test_a_killed_process_is_quoted_too(local: Desk, tmp_path: Path) -> None:
+    """What it said last tells more than torchrun, which only repeats the signal."""
+    (tmp_path / "train.py").write_text("import os\nprint('epoch 7', flush=True)\nos.kill(os.getpid(), 9)\n")
+    done = local.submit("--nodes", "1", "--nproc-per-node", "1", "--source-dir", str(tmp_path), "--", "train.py", check=137)
+    told = done.stderr.partition("Failed: ")[2].splitlines()
+    assert told[0].endswith("was killed by SIGKILL") and told[1] == "    epoch 7"
+    assert told[3].endswith("/stdout.log")
+
+
 def test_a_silent_failure_names_its_log(local: Desk) -> None:
     """Nothing was said, so nothing is quoted."""
     local.submit("--command", "exit 4", check=4)

@@ -35,6 +35,9 @@ from typing import Any
 _COLOR = re.compile(r"\x1b\[[\d;:]*m")
 _UNFIT = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
+_MANY = 4
+"""nodes with the same trouble from which on it is told once"""
+
 
 def plain(text: str) -> str:
     """A text of ours as it may be shown, whatever is quoted in it: a node's words, a traceback, a file's name.
@@ -140,8 +143,30 @@ class NodesFailed(LauncherError):
     exit_code = 69
 
     def __init__(self, what: str, errors: Sequence[NodeError]) -> None:
-        super().__init__(what, lines=[line for error in errors for line in str(error).splitlines()])
+        super().__init__(what, lines=[line for text in told(errors) for line in text.splitlines()])
         self.errors = tuple(errors)
+
+
+def told(errors: Sequence[NodeError]) -> list[str]:
+    """The errors as texts; what so many nodes have alike that nobody would read it of each is one, which names them all."""
+    alike: dict[tuple[type[NodeError], str, str], list[NodeError]] = {}
+    for error in errors:
+        alike.setdefault((type(error), error.what, _of_any(error, error.next_step)), []).append(error)
+    return [text for some in alike.values() for text in ([_once(some)] if len(some) >= _MANY else map(str, some))]
+
+
+def _once(errors: Sequence[NodeError]) -> str:
+    first = errors[0]
+    same = len({tuple(_of_any(error, line) for line in error.lines) for error in errors}) == 1
+    lines = first.lines if same else [f"{error.where}: {line}" for error in errors for line in error.lines[-1:]]
+    likewise = "" if len({error.next_step for error in errors}) == 1 else " (the others likewise)"
+    where = ", ".join(error.where for error in errors)
+    return str(LauncherError(first.what, where=where, lines=lines, next_step=first.next_step and first.next_step + likewise))
+
+
+def _of_any(error: NodeError, text: str) -> str:
+    """What is said of a node, without its name."""
+    return re.sub(rf"(?<![\w.-]){re.escape(error.where)}(?![\w.-])", "\0", text) if error.where else text
 
 
 def gathered(complaint: str, errors: Sequence[NodeError]) -> NodeError | NodesFailed:

@@ -8,7 +8,7 @@ import click
 
 from launcher import api
 from launcher.cleaning import Findings, look, remove
-from launcher.errors import UsageError
+from launcher.errors import UsageError, told
 from launcher.screen import say
 from launcher.store import Store
 
@@ -34,7 +34,7 @@ def gc_command(ctx: click.Context, jobs: tuple[str, ...], yes: bool) -> None:
     found = look(folders, named=bool(jobs))
     for sentence in found.kept:
         say(f"kept: {sentence}", err=True)
-    for error in found.errors:
+    for error in told(found.errors):
         say(f"error: {error}", err=True)
     if found.empty:
         say("nothing to remove", err=True)
@@ -45,7 +45,7 @@ def gc_command(ctx: click.Context, jobs: tuple[str, ...], yes: bool) -> None:
     if not yes and not click.confirm("Remove all this", default=False, err=True):
         ctx.exit(1)
     errors = remove(found)
-    for error in errors:
+    for error in told(errors):
         say(f"error: {error}", err=True)
     ctx.exit(69 if errors or found.errors else 0)
 

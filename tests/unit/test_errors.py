@@ -8,7 +8,16 @@ import re
 import pytest
 
 from launcher import errors
-from launcher.errors import LauncherError, NodesFailed, NodeUnusable, UsageError
+from launcher.errors import (
+    HostUnreachable,
+    LauncherError,
+    LoginRefused,
+    NodeError,
+    NodesFailed,
+    NodeUnusable,
+    UsageError,
+    told,
+)
 
 ALL = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, LauncherError)}
 
@@ -45,6 +54,34 @@ def test_several_nodes_errors_are_gathered() -> None:
         "not all", [NodeUnusable("no python", where="a", next_step="install it"), NodeUnusable("full", where="b")]
     )
     assert str(gathered).splitlines() == ["not all", "    a: no python", "      next: install it", "    b: full"]
+
+
+def unreachable(name: str, number: int) -> HostUnreachable:
+    return HostUnreachable(
+        "nothing answers there", where=name, lines=["tried:", f"10.0.0.{number} port 22: No route"], next_step=f"ssh {name}"
+    )
+
+
+def test_what_many_nodes_have_alike_is_told_once_with_all_their_names() -> None:
+    """A page for each of 64 nodes is read by nobody; the odd one among them is."""
+    names = [f"n{number}" for number in range(1, 12)]
+    errors: list[NodeError] = [unreachable(name, number) for number, name in enumerate(names)]
+    errors.insert(3, NodeUnusable("no python", where="odd", next_step="install it"))
+    assert str(NodesFailed("not all", errors)).splitlines() == [
+        "not all",
+        f"    {', '.join(names)}: nothing answers there",
+        *(f"        {name}: 10.0.0.{number} port 22: No route" for number, name in enumerate(names)),
+        "      next: ssh n1 (the others likewise)",
+        "    odd: no python",
+        "      next: install it",
+    ]
+    assert told(errors[:2]) == [str(error) for error in errors[:2]]
+
+
+def test_many_nodes_that_say_the_very_same_are_quoted_once() -> None:
+    """But for their own name."""
+    errors = [LoginRefused("no key opens it", where=name, lines=[f"{name}: refused"], next_step="ssh-add") for name in "abcd"]
+    assert told(errors) == ["a, b, c, d: no key opens it\n    a: refused\n  next: ssh-add"]
 
 
 @pytest.mark.parametrize("kind", ALL.values(), ids=ALL)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.record import dataclass
-from launcher.slurm.states import EXIT_CODES
+from launcher.slurm.states import EXIT_CODES, waits_for
 from launcher.status import Status
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def standing(view: View, answer: Report | NoSuchJob | NoAnswer | None, evidence:
 
 def _living(view: View, report: Report) -> Standing:
     if report.state.reason_code not in ("Running", "Completing", "Suspended"):
-        why = f": {report.reason}" if report.reason else ""
+        why = f": {waits_for(report.reason)}" if report.reason else ""
         return Standing(Status.SUBMITTED, "queued", report.state.reason_code, f"{report.state.sentence}{why}")
     if view.coordinator is None and view.requeues and report.state.reason_code == "Completing":
         return Standing(Status.SUBMITTED, "queued", report.state.reason_code, "its nodes are given back; then it waits again")

@@ -55,10 +55,38 @@ STATES = (
 )
 """every state that Slurm has words for, from its queue to its ends"""
 
+_OFTEN_FOR_EVER = "it will not start unless what it asks for, under `slurm:` of the cluster file, or the site's rules change"
+WAITING = {
+    "Resources": "it is its turn as soon as enough is free",
+    "Priority": "others have their turn before it",
+    "JobHeldUser": "its user holds it; `scontrol release` lets it go",
+    "JobHeldAdmin": "an administrator holds it",
+    "Dependency": "a job that it depends on is not over",
+    "DependencyNeverSatisfied": "the job that it depends on did not end as it had to: it will never start",
+    "BeginTime": "its time to begin has not come",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is inactive",
+    "PartitionConfig": f"it asks for more than its partition has: {_OFTEN_FOR_EVER}",
+    "PartitionNodeLimit": f"it asks for more nodes than its partition allows, or some are down: {_OFTEN_FOR_EVER}",
+    "PartitionTimeLimit": f"it asks for more time than its partition allows: {_OFTEN_FOR_EVER}",
+    "BadConstraints": f"no node is as its constraints say: {_OFTEN_FOR_EVER}",
+    "AccountNotAllowed": f"its account may not use the partition: {_OFTEN_FOR_EVER}",
+    "QOSNotAllowed": f"its quality of service may not use the partition: {_OFTEN_FOR_EVER}",
+    "InvalidAccount": f"there is no such account: {_OFTEN_FOR_EVER}",
+    "InvalidQOS": f"there is no such quality of service: {_OFTEN_FOR_EVER}",
+}
+"""what the reasons mean for which squeue (1) lets a job wait; the many limits of accounts and services speak for themselves"""
+
 EXIT_CODES = {"Cancelled": 130, "Timeout": 143, "Preempted": 143, "Deadline": 143, "OutOfMemory": 137}
 """exit codes of jobs that Slurm ended, as a shell would give them, by reason code; 69 for all others"""
 UNKNOWN = "Unknown"
 """the reason code of a word that this table does not have"""
+
+
+def waits_for(reason: str) -> str:
+    """Slurm's own word for why a job waits, and what it means where that is known."""
+    return f"{reason} ({WAITING[word]})" if (word := reason.partition(",")[0]) in WAITING else reason
 
 
 def sentence(reason_code: str) -> str | None:

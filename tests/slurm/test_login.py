@@ -40,7 +40,7 @@ def test_a_job_that_waits_runs_what_was_submitted_and_needs_nobody_here(desk: De
     assert desk.slurm.leftovers(desk.slurm.login) == []
     told = desk.status(job)
     assert (told["status"], told["coordinator"], told["reason_code"], told["nodes"]) == ("Submitted", "queued", "Pending", [])
-    assert told["reason_message"] == "the job waits in Slurm's queue: JobHeldUser"
+    assert told["reason_message"].startswith("the job waits in Slurm's queue: JobHeldUser (its user holds it; ")
     submitted = (desk.jobs / job / f"slurm/{told['slurm_job_id']}_submission.sh").read_text()
     assert re.sub(r"python3-\d{8}-\d{6}-\w{4}", job, shown) == submitted
     desk.file("src/train.py", "print('new')")

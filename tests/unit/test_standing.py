@@ -117,7 +117,11 @@ def said(*arguments: object) -> str:
 
 def test_reasons_are_sentences_with_slurms_own_words() -> None:
     """Why it waits, what the batch step last printed, what to do about a folder that is not shared."""
-    assert said(view(WAITS), report("PENDING", "Priority"), LOG) == "the job waits in Slurm's queue: Priority"
+    waits = "the job waits in Slurm's queue: "
+    assert said(view(WAITS), report("PENDING", "Priority"), LOG) == waits + "Priority (others have their turn before it)"
+    assert said(view(WAITS), report("PENDING", "QOSMaxJobsPerUserLimit"), LOG) == waits + "QOSMaxJobsPerUserLimit"
+    assert "it will not start unless" in said(view(WAITS), report("PENDING", "PartitionConfig"), LOG)
+    assert "down, drained or reserved" in said(view(WAITS), report("PENDING", "ReqNodeNotAvail, UnavailableNodes:m[1-2]"), LOG)
     assert said(view(RUNS), report("TIMEOUT", "TimeLimit"), LOG) == "the job's time limit was over (TimeLimit)"
     assert said(view(RUNS), SILENT, LOG) == "Slurm does not answer: Unable to contact slurm controller"
     broken = said(view(WAITS), report("FAILED", exit_code=1), LOG)

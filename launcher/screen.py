@@ -6,6 +6,7 @@ log lines colors pass.  Into a pipe or a file log lines go byte by byte.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -39,7 +40,9 @@ class Screen:
     def __init__(self, output: str = "text") -> None:
         stream = sys.stderr if output == "json" else sys.stdout
         self._write = _writer(stream)
-        self._colored = stream.isatty()
+        self._terminal = stream.isatty()
+        # no-color.org
+        self._colored = self._terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self._spinner = _Spinner() if sys.stderr.isatty() else None
         self._quiet_end = output == "json"
 
@@ -79,7 +82,7 @@ class Screen:
         """Log lines, each with its prefix; bytes go out as they came, to a terminal without what it would obey."""
         self.rest()
         prefix = self._prefix(lines)
-        shown = [unsteered(line) for line in lines.lines] if self._colored else lines.lines
+        shown = [unsteered(line) for line in lines.lines] if self._terminal else lines.lines
         self._write(prefix + (b"\n" + prefix).join(shown) + b"\n")
 
     def _prefix(self, lines: Lines) -> bytes:

@@ -35,12 +35,13 @@ def test_a_sentence_of_ours_shows_what_steers_as_an_escape(text: str) -> None:
     assert str(LauncherError(f"{text} {RED}", where=text, lines=[text])).replace("\n", "").isprintable()
 
 
-def on_a_terminal(desk: Desk, *words: str) -> bytes:
+def on_a_terminal(desk: Desk, *words: str, **env: str) -> bytes:
     """What a command writes to a terminal."""
     ours, its = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "launcher", *words], env={**desk.environment, "TERM": "xterm"}, stdin=its, stdout=its, stderr=its
-    )
+        [sys.executable, "-m", "launcher", *words], env={**desk.environment, "TERM": "xterm", **env},
+        stdin=its, stdout=its, stderr=its,
+    )  # fmt: skip
     os.close(its)
     said = b""
     try:
@@ -87,3 +88,11 @@ def test_warnings_that_lack_what_is_told_of_them_are_passed_over(tmp_path: Path)
     odd.append({"type": "warned", "signal": "X", "told": [3], "untold": []})
     assert replica.write("events.jsonl", 0, "".join(json.dumps(one) + "\n" for one in odd).encode()) == []
     replica.close()
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_who_wants_no_colors_gets_none_of_ours(local: Desk, env: dict[str, str]) -> None:
+    """The prefix of a log line is plain then; what the command colored is the command's own."""
+    local.submit("--command", f"printf '%s' '{RED}'")
+    assert on_a_terminal(local, "logs", "latest", **env) == f"[0] {RED}\r\n".encode()
+    assert on_a_terminal(local, "logs", "latest") == f"\x1b[36m[0]\x1b[0m {RED}\r\n".encode()

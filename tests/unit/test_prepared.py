@@ -24,7 +24,7 @@ def test_without_a_job_it_ends_and_says_nothing() -> None:
         if told:
             prepared.foresee_ssh()
         prepared.dismiss()
-        assert prepared._process.wait(60) == 0
+        assert prepared._process.wait(300) == 0
 
 
 def test_what_it_is_told_in_pieces_is_put_together(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_what_it_is_told_in_pieces_is_put_together(tmp_path: Path) -> None:
     prepared = Prepared()
     prepared.foresee_ssh()
     prepared.start(Folder(home))
-    assert prepared._process.wait(60) != 0
+    assert prepared._process.wait(300) != 0
     assert (home / "coordinator.log").read_text().startswith("Traceback")
 
 
@@ -78,7 +78,7 @@ def test_the_one_that_was_started_early_is_the_one_that_is_used(monkeypatch: pyt
     assert one is early and other is not early
     for prepared in (one, other):
         prepared.dismiss()
-        prepared._process.wait(60)
+        prepared._process.wait(300)
 
 
 def test_a_submit_that_is_refused_leaves_no_coordinator(tmp_path: Path) -> None:

@@ -238,8 +238,9 @@ def test_every_descendant_is_gone_after_a_stop(node: Node) -> None:
     assert node.survivors_of_job() == []
 
 
-def test_what_outlives_its_command_is_ended_too(node: Node) -> None:
+def test_what_outlives_its_command_is_ended_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that ends well leaves nothing behind; its leftovers get a TERM first."""
+    hurried(monkeypatch, LEFTOVER_GRACE=(5.0, 600.0))
     shell = "trap 'echo bye; exit' TERM; echo on; while :; do sleep 0.05; done"
     text = "import subprocess, sys; subprocess.Popen(['sh', '-c', sys.argv[2], sys.argv[1]])"
     node.start(python(text, node.mark, shell))

@@ -33,6 +33,16 @@ def eventually(look: Callable[[], T | None], what: str, patience: float = PATIEN
     raise AssertionError(f"not within {patience:g} s: {what}")
 
 
+def counts(go: str) -> str:
+    """A command that prints `line 1` to `line 60`, and in the midst of them waits for a file ``go``, which it removes."""
+    waits = f"[ $i != 20 ] || until [ -e {go} ]; do sleep 0.05; done"
+    return f"for i in $(seq 1 60); do echo line $i; sleep 0.05; {waits}; done; rm {go}"
+
+
+COUNTED = b"".join(b"line %d\n" % number for number in range(1, 61))
+"""what that prints"""
+
+
 @dataclass
 class Desk:
     """One home of jobs, and the commands that act on it."""

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.agent import procs
 from tests.cluster.handle import Cluster
-from tests.jobs.desk import PATIENCE, Desk, eventually, living
+from tests.jobs.desk import COUNTED, PATIENCE, Desk, counts, eventually, living
 
 LINES = "for i in $(seq 1 60); do echo line $i; sleep 0.05; done"
 
@@ -135,8 +135,7 @@ def test_a_killed_coordinator_is_replaced(desk: Desk, when: str) -> None:
     kill_both(desk, process)
     assert desk.json("status", "latest")["coordinator"] == "lost"
     desk.run("wait", "latest")
-    expected = b"".join(b"line %d\n" % i for i in range(1, 61))
-    assert desk.log(0) == desk.log(1) == expected
+    assert desk.log(0) == desk.log(1) == COUNTED
     assert {path.name for path in (desk.folder() / "output" / "model").iterdir()} == {"0", "1"}
 
 
@@ -231,7 +230,10 @@ def test_agent_and_warden_killed_together(local: Desk) -> None:
 
 def test_two_jobs_at_once_on_the_same_nodes(desk: Desk) -> None:
     """Both succeed, each with a port of its own, and stopping one leaves the other alone."""
-    first = desk.detach("--nodes", "2", "--name", "first", "--command", "sleep 600")
+    holds = "import os, socket, time; s = socket.create_server(('', int(os.environ['MASTER_PORT']))); print('up', flush=True); "
+    command = f'[ $RANK = 1 ] || exec python3 -c "{holds}time.sleep(600)"; sleep 600'
+    first = desk.detach("--nodes", "2", "--name", "first", "--command", command)
+    desk.printed(b"up", 0, job=first)
     second = desk.detach("--nodes", "2", "--name", "second", "--command", "sleep 2; echo done > $PAI_OUTPUT_MODEL/x")
     desk.run("cancel", first)
     desk.run("wait", second)
@@ -240,24 +242,35 @@ def test_two_jobs_at_once_on_the_same_nodes(desk: Desk) -> None:
 
 def test_a_paused_node_is_found_again(remote: Desk, cluster: Cluster) -> None:
     """A sentence after twenty seconds of silence, and afterwards not a line is lost."""
-    process = remote.start("--nodes", "2", "--command", "for i in $(seq 1 100); do echo line $i; sleep 0.1; done")
+    go = f"/tmp/go-{os.urandom(6).hex()}"
+    process = remote.start("--nodes", "2", "--command", counts(go))
     remote.happened("following")
     cluster.pause("node2")
     lost = remote.happened("lost")
     assert lost["node"] == 1
     cluster.unpause("node2")
     remote.happened("found")
+    go_on(cluster, go)
     assert process.wait(PATIENCE) == 0
-    assert remote.log(1) == b"".join(b"line %d\n" % i for i in range(1, 101))
+    assert remote.log(1) == COUNTED
+
+
+def go_on(cluster: Cluster, go: str) -> None:
+    """Make the file for which a command waits."""
+    for host in ("node1", "node2"):
+        cluster.exec(host, "touch", go, user="train")
 
 
 def test_a_cut_connection_loses_no_line(remote: Desk, cluster: Cluster) -> None:
     """The sshd processes of a running job are killed; the log is whole in the end."""
-    process = remote.start("--nodes", "2", "--command", LINES)
+    go = f"/tmp/go-{os.urandom(6).hex()}"
+    process = remote.start("--nodes", "2", "--command", counts(go))
     remote.happened("following")
-    cluster.exec("node1", "pkill", "-9", "-f", "sshd: train", check=False)
+    cluster.exec("node1", "pkill", "-9", "-f", "sshd: train")
+    assert remote.happened("lost")["node"] == 0
+    go_on(cluster, go)
     assert process.wait(PATIENCE) == 0
-    assert remote.log(0) == remote.log(1) == b"".join(b"line %d\n" % i for i in range(1, 61))
+    assert remote.log(0) == remote.log(1) == COUNTED
 
 
 def test_a_node_that_restarts_fails_the_job(remote: Desk, cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.cluster.handle import Cluster
-from tests.jobs.desk import PATIENCE, Desk, eventually
+from tests.jobs.desk import COUNTED, PATIENCE, Desk, counts, eventually
 
 
 @pytest.fixture
@@ -43,14 +43,13 @@ def test_nodes_behind_a_bastion(remote: Desk) -> None:
 def test_a_bastion_that_drops_us_midway_costs_nothing(remote: Desk, cluster: Cluster) -> None:
     """One connection carries both nodes; both come back through one new connection, and no line is lost or twice."""
     go = f"/tmp/go-{os.urandom(6).hex()}"
-    count = f"for i in $(seq 1 60); do echo $i; sleep 0.05; [ $i != 20 ] || until [ -e {go} ]; do sleep 0.05; done; done; rm {go}"
 
     def sessions() -> str:
         # One that served what has ended a moment ago may still be there.
         return cluster.exec("bastion", "sh", "-c", "pgrep -c -u train -f 'sshd: train'", check=False).stdout.strip()
 
     eventually(lambda: sessions() == "0", "nobody else is connected")
-    process = remote.start("--hosts", "hidden,hidden2", "--command", count)
+    process = remote.start("--hosts", "hidden,hidden2", "--command", counts(go))
     remote.happened("following")
     assert sessions() == "1"
     cluster.exec("bastion", "pkill", "-9", "-u", "train", "-f", "sshd: train")
@@ -58,8 +57,7 @@ def test_a_bastion_that_drops_us_midway_costs_nothing(remote: Desk, cluster: Clu
     for host in ("hidden", "hidden2"):
         cluster.exec(host, "touch", go, user="train")
     assert process.wait(PATIENCE) == 0
-    lines = "".join(f"{number}\n" for number in range(1, 61)).encode()
-    assert remote.log(0) == remote.log(1) == lines
+    assert remote.log(0) == remote.log(1) == COUNTED
     eventually(lambda: sessions() == "0", "the connection is ended with the job")
 
 

@@ -207,7 +207,7 @@ def _written(folder: str) -> int:
 
 def _not_found(name: str, found: list[Folder], folders: list[Folder], where: Path) -> JobNotFound:
     if found:
-        what = f"{name!r} is the beginning of {len(found)} jobs"
+        what = f"{name!r} is the beginning of {len(found)} jobs{', the last of which are' if len(found) > 5 else ''}"
         return JobNotFound(what, problems=[folder.job_id for folder in found[-5:]], next_step="give more of the name")
     if not folders:
         return JobNotFound(f"no job {name!r}: there are no jobs yet", where=str(where), next_step="launcher submit --help")

@@ -13,7 +13,7 @@ from launcher import api, arguments, channels
 from launcher.arguments import warn, warn_once
 from launcher.errors import CollectFailed, UnexpectedStatusException, WrongArguments
 from launcher.model import Failure, from_json
-from launcher.screen import Screen, ending, is_empty, print_table, when
+from launcher.screen import Screen, ending, is_empty, print_table, strayed, when
 from launcher.status import Status
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class TrainingJob:
 
         Raises CollectFailed where the job succeeded and what was collected is not whole any more.
         """
-        from launcher.manifest import verify
+        from launcher.manifest import MODEL, verify
 
         where = self.output_path(channel)
         told = self.status
@@ -163,7 +163,9 @@ class TrainingJob:
         # Checkpoints that are kept elsewhere are not brought here.
         if is_empty(here) and (here.is_dir() or str(here) == where):
             name = channels.variable(channels.OUTPUT, channel)
-            warn(f"{where} is empty: the command wrote nothing to ${name}, or it was not collected")
+            elsewhere = strayed(api.view(self._folder)) if channel == MODEL else []
+            what = f"{where} is empty: the command wrote nothing to ${name}, or it was not collected"
+            warn("\n".join([what, *elsewhere]))
         return where
 
     def __repr__(self) -> str:

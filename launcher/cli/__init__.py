@@ -109,9 +109,9 @@ def _run(typed: list[str]) -> int:
             from launcher.keep import home
 
             click.echo(f"error: {error.strerror}: {home()}\n  next: make room, or name another place by LAUNCHER_HOME", err=True)
-        else:
-            import traceback
+            return 74
+        import traceback
 
-            traceback.print_exc()
+        traceback.print_exc()
         return 70
     return code if isinstance(code, int) else 0

@@ -90,7 +90,7 @@ def test_a_full_disk_here_stops_no_job(tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         log = desk.folder() / "coordinator.log"
         done = desk.run("submit", *desk.extra, "--command", "true", check=None)
-        assert done.returncode in (2, 70) and "No space left" in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode in (2, 74) and "No space left" in done.stderr and "Traceback" not in done.stderr
         os.unlink(home / "stuffing")
         desk.run("wait", "--timeout", "120", job, check=3)
         assert desk.log(0, job=job) == b"".join(b"%d\n" % number for number in range(1, 1001))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from launcher import TrainingJob
 from tests.jobs.desk import Desk
 
 
@@ -42,3 +45,11 @@ def test_a_command_without_a_source_folder_may_stray_too(local: Desk) -> None:
     assert "the command wrote a, b, c and 2 more into its working copy" in done.stderr
     (job,) = (local.home / "node" / "jobs").iterdir()
     assert sorted(path.name for path in job.iterdir()) == ["code", "output"]
+
+
+def test_a_notebook_is_told_of_it_too(local: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the warning that the model is empty."""
+    local.submit("--command", "echo w > m.pt")
+    monkeypatch.setenv("LAUNCHER_HOME", str(local.home))
+    with pytest.warns(UserWarning, match=r"is empty.*\n.*the command wrote m\.pt into its working copy"):
+        TrainingJob.get("latest").data("model")

@@ -97,6 +97,10 @@ def test_an_ambiguous_prefix_names_the_candidates(store: Store) -> None:
         store.find("ant")
     assert caught.value.problems == ("ant-20250101-000000-aaaa", "ant-20250102-000000-bbbb")
     assert caught.value.exit_code == 2
+    jobs(store, *(f"ant-20250103-00000{n}-cccc" for n in range(5)))
+    with pytest.raises(JobNotFound, match="beginning of 7 jobs, the last of which are") as caught:
+        store.find("ant")
+    assert len(caught.value.problems) == 5
 
 
 def test_an_exact_id_wins_over_a_longer_one(store: Store) -> None:

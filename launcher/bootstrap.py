@@ -137,8 +137,10 @@ def receive_early(channel: transports.Channel, host: Host, deadline: float, seen
 def _did_not_start(host: Host, status: int | None, lines: list[str]) -> NodeError:
     text = "\n".join(lines).lower()
     if status == 127 or "not found" in text or ("no such file" in text and "errno" not in text):
-        python = host.venv or host.python or "python3"
+        python = f"the environment {host.venv}" if host.venv else host.python or "python3"
         step = "install Python 3.8 or later there, or name an interpreter with `python:` in cluster.yaml"
+        if host.venv:
+            step = "make it there, or name one that is there with `venv:` in cluster.yaml, of that host alone if need be"
         return NodeUnusable(f"{python} was not found there", where=host.name, lines=lines, next_step=step)
     if lines and "[Errno" in lines[-1]:
         what = f"the agent could not be put there: {lines[-1].partition(']')[2].strip()}"

@@ -81,7 +81,9 @@ def select_hosts(cluster: Cluster, hosts: str | None = None, exclude: str | None
     left = tuple(known[name] for name in picked if name not in dropped)
     if not left and not problems and (hosts is not None or exclude is not None):
         problems.append("no host is left after --hosts and --exclude")
-    complain(f"the hosts cannot be chosen from {whole or f'the inventory {cluster.name}'}", problems)
+    named = f"the inventory {cluster.name}{f' ({cluster.path})' if cluster.path else ''}"
+    step = "" if whole else f"name some of those{f', or add a host to {cluster.path}' if cluster.path else ''}"
+    complain(f"the hosts cannot be chosen from {whole or named}", problems, step)
     return dataclasses.replace(cluster, hosts=left)
 
 

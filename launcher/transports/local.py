@@ -36,7 +36,7 @@ class LocalTransport:
                                        start_new_session=True, cwd=_home())
         except OSError as error:
             raise NodeUnusable(f"{argv[0]} cannot be started: {error.strerror}", where=self._host.name,
-                               next_step="install it, or name another with `python:` in the inventory") from None
+                               next_step="install it, or name another with `python:` or `venv:` in the inventory") from None
         channel = LocalChannel(process, self._host.name)
         self._channels = [*(other for other in self._channels if not other.closed), channel]
         return channel

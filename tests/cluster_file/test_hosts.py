@@ -127,6 +127,7 @@ def test_names_that_pick_nothing_are_errors(
         select_hosts(inventory, hosts, exclude)
     said = str(caught.value)
     assert all(reason in said for reason in reasons), said
+    assert f"the inventory {inventory.name}" in said and caught.value.next_step
 
 
 def test_without_an_inventory_hosts_is_the_inventory() -> None:

@@ -164,19 +164,23 @@ def test_every_node_says_what_it_has(lab: Desk, cluster: Cluster) -> None:
 def test_all_that_is_wrong_is_told_at_once(lab: Desk, cluster: Cluster) -> None:
     """A node that is away, one without its interpreter, no docker on the others, and these two cannot reach each other."""
     away = {"name": "away", "address": "127.0.0.1", "port": 1}
-    write(lab, cluster, away, "node1", {"name": "node2", "python": "/nowhere/python"}, "hidden")
+    bare = {"name": "node3", "venv": "/nowhere/env"}
+    write(lab, cluster, away, "node1", {"name": "node2", "python": "/nowhere/python"}, "hidden", bare)
     told = check(lab, "--image", "docker://debian", code=69)
     said = {(error["kind"], *error["hosts"]): error for error in told["errors"]}
     assert set(said) == {
         ("HostUnreachable", "away"),
         ("NodeUnusable", "node2"),
+        ("NodeUnusable", "node3"),
         ("NodeUnusable", "node1", "hidden"),
         ("NoMasterAddress",),
     }
     assert said["NodeUnusable", "node2"]["message"] == "/nowhere/python was not found there"
+    assert said["NodeUnusable", "node3"]["message"] == "the environment /nowhere/env was not found there"
+    assert "`venv:`" in said["NodeUnusable", "node3"]["next_step"]
     assert said["NodeUnusable", "node1", "hidden"]["message"] == "there is no docker there"
     assert "hidden: cannot reach node 1 (node1)" in "\n".join(said["NoMasterAddress",]["lines"])
-    assert [node["reached"] for node in told["nodes"]] == [False, True, False, True]
+    assert [node["reached"] for node in told["nodes"]] == [False, True, False, True, False]
     assert (told["master_addr"], told["nodes"][3]["user"]) == (None, "train")
 
 

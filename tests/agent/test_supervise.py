@@ -223,7 +223,7 @@ def tree(node: Node) -> list[int]:
     pids = eventually(
         lambda: [int(word) for word in path.read_text().split()] if path.exists() and path.read_text().count("\n") == 4 else []
     )
-    node.printed(b"ready")
+    node.printed(b"ready\n")
     return [*pids, node.pids()["command"]]
 
 
@@ -263,7 +263,7 @@ while True:
 def test_term_comes_once_and_kill_after_the_grace(node: Node) -> None:
     """A command that shrugs at TERM is killed when its grace is over, not sooner and not asked twice."""
     link = node.start(python(POLITE))
-    node.printed(b"ready")
+    node.printed(b"ready\n")
     began = time.monotonic()
     link.ask("node_stop", attempt=0, grace=2, reason="cancel")
     outcome = finish(node)
@@ -276,7 +276,7 @@ def test_a_command_that_obeys_ends_at_once(node: Node) -> None:
     """The grace is a limit, no delay."""
     text = "import signal,sys,time; signal.signal(15, lambda *_: sys.exit(7)); print('ready', flush=True); time.sleep(1000)"
     link = node.start(python(text))
-    node.printed(b"ready")
+    node.printed(b"ready\n")
     link.ask("node_stop", attempt=0, grace=600, reason="cancel")
     assert finish(node)["exit_code"] == 7
 
@@ -285,7 +285,7 @@ def test_below_a_shell_the_programs_get_the_term(node: Node) -> None:
     """A shell would sit on it until its child ends."""
     child = "import signal,sys,time; signal.signal(15, lambda *_: sys.exit(9)); print('ready', flush=True); time.sleep(1000)"
     link = node.start(["/bin/sh", "-c", f'"{sys.executable}" -Suc "{child}"; echo code $?; exit 4'])
-    node.printed(b"ready")
+    node.printed(b"ready\n")
     link.ask("node_stop", attempt=0, grace=600, reason="cancel")
     finish(node)
     assert b"code 9" in node.log() or node.log() == b"ready\n"
@@ -318,7 +318,7 @@ def test_a_command_that_is_held_still_hears_of_the_stop(node: Node) -> None:
 def test_an_agent_that_is_held_still_hears_of_the_stop(node: Node) -> None:
     """Whoever stopped it, with its warden, does not keep its command alive."""
     link = node.start(python("print('ready', flush=True); __import__('time').sleep(1000)"))
-    node.printed(b"ready")
+    node.printed(b"ready\n")
     node.wait_for("started")
     for who in ("warden", "agent"):
         os.kill(node.pids()[who], signal.SIGSTOP)
@@ -330,7 +330,7 @@ def test_an_agent_that_is_held_still_hears_of_the_stop(node: Node) -> None:
 def test_a_second_wish_with_less_grace_is_obeyed(node: Node) -> None:
     """The first Ctrl-C waits, the second does not."""
     link = node.start(python(POLITE))
-    node.printed(b"ready")
+    node.printed(b"ready\n")
     link.ask("node_stop", attempt=0, grace=600, reason="cancel")
     node.wait_for("stopping")
     link.ask("node_stop", attempt=0, grace=0, reason="cancel")
@@ -443,7 +443,7 @@ def test_a_restarted_node_is_told_from_a_lost_agent(node: Node, monkeypatch: pyt
 def test_the_supervisor_shrugs_at_polite_signals(node: Node) -> None:
     """TERM, INT and HUP to the agent end nothing: its command is stopped by wish alone."""
     node.start(python("print('ready', flush=True); input() if 0 else __import__('time').sleep(1000)"))
-    node.printed(b"ready")
+    node.printed(b"ready\n")
     node.wait_for("started")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(node.pids()["agent"], number)

@@ -36,6 +36,8 @@ from launcher.record import dataclass
 Entry = Mapping[str, Any]
 
 _BLOCK = 1 << 20
+_TOLD = 20
+"""problems of a source folder that are told: one that has more, such as a whole home, is not mended one by one"""
 _NAMED = 5
 """entries left out that are named; of the others it is said how many they are"""
 _CLONE_FLOOR = 1 << 20
@@ -111,7 +113,9 @@ def snapshot(source: Path | None, target: Path, limit: int, beside: Mapping[str,
         found = _walk(source, target) if source is not None else _Walk()
         _add(found, others)
         if found.problems:
-            raise UsageError("the source folder cannot be taken as it is", where=str(source), problems=found.problems,
+            more = len(found.problems) - _TOLD
+            told = [*found.problems[:_TOLD], *([f"... and {more} more"] if more > 0 else [])]
+            raise UsageError("the source folder cannot be taken as it is", where=str(source), problems=told,
                              next_step="mend these, or name them in a .launcherignore file")
         _check_size(source or target, found, limit)
         files = _copy(found, target)

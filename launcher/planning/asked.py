@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ def command_of(request: Request, settings: Settings) -> Command:
         step = "add `-- SCRIPT.py ARGS`, --command TEXT, or a job file that has one"
         raise UsageError("there is no command to run", next_step=step)
     assert isinstance(command, Command)
+    if command.shell is not None:
+        with contextlib.suppress(ValueError):  # quotes that do not close are the node's shell's to tell of
+            _expect_values(shlex.split(command.shell), settings.origins.get("command", "--command"))
     return _possible(command)
 
 
@@ -50,10 +54,14 @@ def _of_words(words: tuple[str, ...]) -> Command:
         raise UsageError("there is nothing after `--`", next_step="add a script and its arguments")
     if words[0].endswith(".py") or words[0] in ("-m", "--module"):
         return Command(script=words)
-    hint = torchrun.empty_master_hint(words)
-    if hint:
-        raise UsageError("the command names no master", where="after --", next_step=hint)
+    _expect_values(words, "after --")
     return Command(argv=words)
+
+
+def _expect_values(words: Sequence[str], where: str) -> None:
+    """UsageError where a shell here has filled in, with nothing, what the nodes were to fill in."""
+    if hint := torchrun.empty_master_hint(words):
+        raise UsageError("the command names no master", where=where, next_step=hint)
 
 
 def spec_of(settings: Settings, command: Command, user: Mapping[str, str], nodes: int, warnings: list[str]) -> JobSpec:
@@ -63,6 +71,12 @@ def spec_of(settings: Settings, command: Command, user: Mapping[str, str], nodes
     if nproc is not None and nproc > 1 and not environ.starts_processes(command):
         warnings.append(
             f"nproc_per_node is {nproc}, but `{text}` starts neither torchrun nor another process launcher: it runs once per node"
+        )
+    if nodes > 1 and command.script is None and torchrun.unplaced(text):
+        flags = "--nnodes=$WORLD_SIZE --node_rank=$RANK --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT"
+        warnings.append(
+            f"nothing in `{text}` tells torchrun which of the {nodes} nodes it is on, so each may train alone, or wait for the "
+            f"others for ever: add {flags} in --command '...', or give the script alone behind `--`"
         )
     metrics, git = settings.get("metrics", ()), git_of(settings)
     spec = JobSpec(

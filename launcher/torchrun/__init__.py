@@ -123,3 +123,12 @@ def empty_master_hint(argv: Sequence[str]) -> str | None:
                 "give the whole command as --command '...' in single quotes, and each node fills it in"
             )
     return None
+
+
+_TORCHRUN = re.compile(r"(?<![\w./-])(?:[\w./-]*/)?torchrun(?![\w.-])|-\w*m\s+torch\.distributed\.(?:run|launch)\b")
+_PLACED = re.compile(r"--?(?:node[_-]rank|rdzv[_-]\w+|standalone)\b|\b(?:PET_|srun\b|mpirun\b)")
+
+
+def unplaced(text: str) -> bool:
+    """Whether a command starts torchrun and nothing in it says which node this one is: each would take itself for the first."""
+    return _TORCHRUN.search(text) is not None and _PLACED.search(text) is None

@@ -144,3 +144,14 @@ def test_project_names(source: Path, tmp_path: Path) -> None:
 def test_sizes_for_people(size: int, text: str) -> None:
     """Bytes are shown in the largest unit that leaves at least one."""
     assert size_text(size) == text
+
+
+def test_a_folder_with_countless_problems_tells_some(tmp_path: Path) -> None:
+    """As a whole home, or /, has them."""
+    source = tmp_path / "s"
+    source.mkdir()
+    for number in range(30):
+        (source / f"link{number:02d}").symlink_to("../elsewhere")
+    with pytest.raises(UsageError) as caught:
+        snapshot(source, tmp_path / "code", 1 << 30)
+    assert len(caught.value.problems) == 21 and caught.value.problems[-1] == "... and 10 more"

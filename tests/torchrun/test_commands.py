@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.torchrun import command_line, empty_master_hint, nproc_in, settings, uses_launcher
+from launcher.torchrun import command_line, empty_master_hint, nproc_in, settings, unplaced, uses_launcher
 
 PAI = (
     "torchrun --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT --nnodes=$WORLD_SIZE --node_rank=$RANK "
@@ -126,3 +126,24 @@ def test_a_complete_command_needs_no_hint() -> None:
     """Neither torchrun with all its values nor a script's own empty option is complained about."""
     assert empty_master_hint(["torchrun", "--master_addr=10.0.0.1", "--nnodes", "2", "t.py", "--name="]) is None
     assert empty_master_hint(["python", "t.py", "--master_addr="]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (PAI, False),
+        (PAI_LAUNCH, False),
+        ("torchrun train.py", True),
+        ("cd x && /opt/t/bin/torchrun --nnodes=2 train.py", True),
+        ("python -m torch.distributed.run --nnodes 2 train.py", True),
+        ("torchrun --standalone train.py", False),
+        ("torchrun --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT train.py", False),
+        ("PET_NODE_RANK=$RANK torchrun train.py", False),
+        ("bash my-torchrun.sh", False),
+        ("pip install torchrun-x && python train.py", False),
+        ("python train.py", False),
+    ],
+)
+def test_a_torchrun_that_does_not_know_its_node(text: str, answer: bool) -> None:
+    """Every node would take itself for the first."""
+    assert unplaced(text) is answer

@@ -191,8 +191,8 @@ def test_with_its_coordinator_everything_of_a_job_ends(here: Allocation) -> None
 
 def test_the_grace_that_slurm_does_not_leave_is_told(here: Allocation) -> None:
     """KillWait is read from Slurm."""
-    done = here.salloc("-N1", "$L submit --grace 30s --command true; $L submit --grace 5s --command true")
-    assert done.stderr.count("kills everything 10 s after TERM (KillWait): the grace will be 6 s then, not 30 s") == 1
+    done = here.salloc("-N1", "$L submit --grace 60s --command true; $L submit --grace 5s --command true")
+    assert done.stderr.count("kills everything 30 s after TERM (KillWait): the grace will be 26 s then, not 60 s") == 1
 
 
 def test_flags_and_files_win_over_the_allocation(here: Allocation) -> None:

@@ -137,7 +137,8 @@ _SETTINGS = {
     "SchedulerParameters": "bf_interval=3,sched_interval=5",
     "PreemptType": "preempt/partition_prio",
     "PreemptMode": "REQUEUE",
-    "KillWait": "10",
+    # So long has a job that Slurm ends to bring its outputs here, on a swamped machine too.
+    "KillWait": "30",
     # A killed node is noticed after this many seconds, 300 as Slurm comes.
     "SlurmdTimeout": "20",
     "JobAcctGatherType": "jobacct_gather/none",

@@ -110,6 +110,7 @@ def submit_command(ctx: click.Context, /, words: tuple[str, ...], detach: bool, 
             screen.note(f"the job goes on\n  next: launcher attach {folder.job_id}")
             raise
     if detach and code == 0 and output == "text":
+        screen.note(f"  launcher attach {folder.job_id} shows the rest, launcher cancel {folder.job_id} stops it")
         click.echo(folder.job_id)
     exit_as_the_job(ctx, folder, output, code)
 

@@ -102,8 +102,11 @@ def test_status_has_its_promised_keys(desk: Desk) -> None:
 
 def test_a_detached_job_says_its_id_and_nothing_else(desk: Desk) -> None:
     """`submit -d` returns once the job runs; `wait` and `attach` end as the job does."""
-    job = desk.detach("--nodes", "2", "--command", "trap 'echo two; exit 0' TERM; echo one; while :; do sleep 0.1; done")
-    assert job == desk.folder().name
+    command = "trap 'echo two; exit 0' TERM; echo one; while :; do sleep 0.1; done"
+    done = desk.submit("-d", "--nodes", "2", "--command", command)
+    job = desk.folder().name
+    assert done.stdout == f"{job}\n"
+    assert done.stderr.endswith(f"  launcher attach {job} shows the rest, launcher cancel {job} stops it\n")
     desk.printed(b"one", 0, 1)
     assert desk.json("status", job)["status"] == "Running"
     desk.run("wait", job, "--timeout", "0.1", check=75)

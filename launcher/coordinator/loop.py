@@ -61,7 +61,8 @@ class Coordinator:
         again = spec.requeue and self._plan.requeue < spec.max_requeues
         due = {"prepare": needed(self._plan, folder), "publish": spec.publishes}
         self._rules = Rules(spec.max_run_time, spec.grace, requeue=again, **due)
-        self._told: queue.Queue[dict[str, Any]] = queue.Queue()
+        # Signal handlers put into it: of the queues this one alone never waits for a lock that the interrupted code may hold.
+        self._told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         known = folder.read_events()
         self._known = {_identity(event) for event in known if event.get("type") == "agent"}
         self.view = fold(known)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from launcher import api, planning
+from launcher import api, planning, torchrun
 from launcher.cli import options
 from launcher.cli.follow import Interrupts, exit_as_the_job, follow
 from launcher.cli.streams import OutputLost
@@ -192,6 +192,8 @@ def _print_plan(drafted: planning.Draft, output: str) -> None:
         if value not in (None, {}, []):
             shown = _words(plan.spec.command) if key == "command" else value
             click.echo(f"{key:<16} {shown}   [{plan.origins.get(key, 'built-in')}]")
+    if plan.spec.command.script is not None:
+        click.echo(f"each node runs\n  {torchrun.as_typed(plan.spec.command.script)}")
     if script is not None:
         click.echo(f"sbatch script:\n{script}", nl=False)
 

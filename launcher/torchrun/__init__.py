@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Sequence
 
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
@@ -17,7 +18,14 @@ LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "a
 
 
 def command_line(
-    script: Sequence[str], python: str, *, master_addr: str, master_port: int, nnodes: int, node_rank: int, nproc: int
+    script: Sequence[str],
+    python: str,
+    *,
+    master_addr: str,
+    master_port: int | str,
+    nnodes: int | str,
+    node_rank: int | str,
+    nproc: int | str,
 ) -> list[str]:
     """The argv that runs ``script`` (its words, or ``-m``, a module, and its words) ``nproc`` times on one of ``nnodes`` nodes.
 
@@ -35,6 +43,21 @@ def command_line(
         "--",
         *script[len(module) :],
     ]
+
+
+def as_typed(script: Sequence[str]) -> str:
+    """`command_line` as one would type it on any of the nodes, in the command's environment, which has the numbers."""
+    words = command_line(
+        script,
+        "python",
+        master_addr="$MASTER_ADDR",
+        master_port="$MASTER_PORT",
+        nnodes="$WORLD_SIZE",
+        node_rank="$RANK",
+        nproc="$NPROC_PER_NODE",
+    )
+    ours = len(words) - len(script)
+    return " ".join([*words[:ours], *map(shlex.quote, words[ours:])])
 
 
 def settings(grace: float, log_dir: str) -> dict[str, str]:

@@ -293,6 +293,16 @@ def test_a_dry_run_says_where_each_variable_comes_from(home: Path, monkeypatch: 
     ]
 
 
+def test_a_dry_run_shows_how_torchrun_is_started(home: Path) -> None:
+    """As it could be typed on a node: the command's environment has the numbers."""
+    (home / "train.py").write_text("")
+    plain = ("submit", "--dry-run", "--nodes", "2", "--source-dir", str(home), "--")
+    settled = "--nnodes=$WORLD_SIZE --node_rank=$RANK --nproc_per_node=$NPROC_PER_NODE"
+    line = f"  python -m torch.distributed.run {settled} --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT -- "
+    assert f"each node runs\n{line}train.py --name 'a b'\n" in launcher(*plain, "train.py", "--name", "a b").stdout
+    assert "each node runs" not in launcher(*plain, "hostname").stdout
+
+
 def test_a_dry_run_can_show_words_that_are_no_text(home: Path) -> None:
     """Bytes are escaped in JSON, never a traceback."""
     done = subprocess.run(

@@ -36,7 +36,10 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     pairs = [value.partition("=") for value in values]
     bad = ["".join(pair) for pair in pairs if not (pair[0] and pair[1])]
     if bad:
-        options.keep(ctx, click.BadParameter(f"not NAME=VALUE: {', '.join(bad)}", ctx, param))
+        # `docker run --env NAME` hands a variable on; here that is an option of its own.
+        handed_on = [word for word in bad if param.name == "env" and word.isidentifier()]
+        hint = "".join(f"; this shell's: --forward-env {name}" for name in handed_on[:1])
+        options.keep(ctx, click.BadParameter(f"not NAME=VALUE: {', '.join(bad)}{hint}", ctx, param))
     return {name: value for name, sign, value in pairs if name and sign}
 
 

@@ -338,7 +338,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["submit", "--nodes", "x", "--", "true"], "--nodes"),
     (["submit", "--nodes", "0", "--", "true"], "at least one node"),
     (["submit", "--nproc-per-node", "many", "--", "true"], "'many': a number of at least 1, or auto"),
-    (["submit", "--env", "NOEQUALS", "--", "true"], "not NAME=VALUE: NOEQUALS"),
+    (["submit", "--env", "NOEQUALS", "--", "true"], "not NAME=VALUE: NOEQUALS; this shell's: --forward-env NOEQUALS"),
     (["submit", "--env", "=x", "--", "true"], "not NAME=VALUE"),
     (["submit", "--max-run-time", "soon", "--", "true"], "soon"),
     (["submit", "--max-code-size", "big", "--", "true"], "big"),

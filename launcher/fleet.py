@@ -40,6 +40,7 @@ class Fleet:
         """once all sessions have ended: whether Slurm says that processes were killed for their use of memory"""
         self._way = self._shared_way()
         self.links = {node.rank: Link(self._address(node), self._hear) for node in plan.nodes}
+        self._others: list[Link] = []
         self._replicas: dict[int, Replica] = {}
         self._over = threading.Event()
         threading.Thread(target=self._keep_alive, name="beats", daemon=True).start()
@@ -66,7 +67,9 @@ class Fleet:
 
     def another(self, rank: int) -> Link:
         """One more link to a node, for what must not hold up the first; whoever asks connects and closes it."""
-        return Link(self._address(self.plan.nodes[rank]), self._hear)
+        made = Link(self._address(self.plan.nodes[rank]), self._hear)
+        self._others = [*(link for link in self._others if not link.closed), made]
+        return made
 
     def _hear_signal(self, name: str, signal: str) -> None:
         rank = next(node.rank for node in self.plan.nodes if node.host.name == name)
@@ -184,7 +187,7 @@ class Fleet:
 
     def _keep_alive(self) -> None:
         while not self._over.wait(wire.BEAT_SECONDS / 2):
-            for link in self.links.values():
+            for link in [*self.links.values(), *self._others]:
                 link.beat()
 
     def close(self, polite: bool = True, release: Mapping[int, Mapping[str, Any]] | None = None) -> None:

@@ -7,6 +7,7 @@ again and goes on from the bytes it has: nothing is lost and nothing comes twice
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
@@ -145,15 +146,25 @@ class Link:
     def wait(self, number: int, timeout: float | None = None) -> dict[str, Any]:
         """The reply to a posted request; raises as `ask`."""
         try:
-            reply = self._replies[number].get(timeout=timeout)
-        except queue.Empty:
-            raise LinkLost(f"no answer within {timeout:g} s", where=self.host.name) from None
+            reply = self._reply_to(number, timeout)
         finally:
             del self._replies[number]
             op = self._asked.pop(number)
         if isinstance(reply, NodeError):
             raise reply
         return settled(reply, self.host, op)
+
+    def _reply_to(self, number: int, timeout: float | None) -> dict[str, Any] | NodeError:
+        """What came for a request; the node hears of us all the while, however long it is at work."""
+        replies, end = self._replies[number], None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = wire.BEAT_SECONDS if end is None else min(end - time.monotonic(), wire.BEAT_SECONDS)
+            try:
+                return replies.get(timeout=max(left, 0))
+            except queue.Empty:
+                if end is not None and time.monotonic() >= end:
+                    raise LinkLost(f"no answer within {timeout:g} s", where=self.host.name) from None
+                self.beat()
 
     def open(self, words: Sequence[str]) -> transports.Channel:
         """Start a program there on a second channel; its stream is clean from the first byte.  Raises NodeErrors."""
@@ -193,17 +204,28 @@ class Link:
         self._reader.start()
 
     @property
+    def closed(self) -> bool:
+        """Whether it was let go of."""
+        return self._closing.is_set()
+
+    @property
     def connected(self) -> bool:
         """Whether a session is open now, as far as we know."""
         return self._channel is not None
 
     def beat(self) -> None:
         """Send a sign of life if nothing was sent for a while."""
-        if self._channel is not None and time.monotonic() - self._last_sent >= wire.BEAT_SECONDS - 0.1:
+        channel = self._channel
+        if channel is None or time.monotonic() - self._last_sent < wire.BEAT_SECONDS - 0.1:
+            return
+        # Whoever sends just now gives one; who waited here for a node that takes nothing would give none to the others.
+        if self._sending.acquire(blocking=False):
             try:
-                self._send(wire.beat())
-            except NodeError:
-                return
+                with contextlib.suppress(NodeError):
+                    channel.send(wire.beat())
+                self._last_sent = time.monotonic()
+            finally:
+                self._sending.release()
 
     def close(self, polite: bool = True, release: Mapping[str, Any] | None = None) -> None:
         """End the session and the connection; with ``polite`` wait for the agent to be gone.
@@ -327,8 +349,8 @@ class Link:
             value = message_of(payload)
             if "note" in value:
                 self._note(value["note"])
-            elif value.get("id") in self._replies:
-                self._replies[value["id"]].put(value)
+            elif replies := self._replies.get(value.get("id", 0)):
+                replies.put(value)
             elif value.get("id") == self._resumed and self._following is not None:
                 self._resumed_with(value, self._following)
 

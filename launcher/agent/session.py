@@ -11,6 +11,7 @@ import _thread
 import errno
 import os
 import select
+import sys
 import time
 
 from launcher.agent import lean, wire
@@ -51,6 +52,8 @@ class Session:
         self._frames = self._decoder.feed(_read_ahead(reader))
         self._lock = _thread.allocate_lock()
         self._sent = self._heard = time.monotonic()
+        self._unread = 0
+        """bytes that had come when it was last looked, while an operation ran"""
         self.over = False
         self.starting = _thread.allocate_lock()
         """held from the claim of an attempt until its command has left the session: to leave in between would kill it"""
@@ -75,10 +78,13 @@ class Session:
     def send(self, frame):
         """Send a frame whole; BrokenPipeError when nobody listens any more."""
         with self._lock:
-            view = memoryview(frame)
-            while view:
-                view = view[os.write(self._out, view) :]
-            self._sent = time.monotonic()
+            self._write(frame)
+
+    def _write(self, frame):
+        view = memoryview(frame)
+        while view:
+            view = view[os.write(self._out, view) :]
+        self._sent = time.monotonic()
 
     def note(self, **content):
         """Tell the near side something that answers no request."""
@@ -108,14 +114,32 @@ class Session:
         poll.register(self._in, getattr(select, "POLLRDHUP", 0))
         while True:
             hung_up = poll.poll(wire.BEAT_SECONDS * 1000)
-            silent = time.monotonic() - self._heard > wire.FAR_PATIENCE
             try:
-                if time.monotonic() - self._sent >= wire.BEAT_SECONDS - 0.1:
-                    self.send(wire.beat())
+                self._beat()
             except OSError:
                 hung_up = True
-            if hung_up or silent:
+            if hung_up or self._hears_nothing():
                 self._leave()
+
+    def _beat(self):
+        """Send a sign of life where there was none lately, and where it goes at once: who waits here hears of no hang-up."""
+        if time.monotonic() - self._sent < wire.BEAT_SECONDS - 0.1 or not self._lock.acquire(False):
+            return
+        try:
+            if select.select([], [self._out], [], 0)[1]:
+                self._write(wire.beat())
+        finally:
+            self._lock.release()
+
+    def _hears_nothing(self):
+        """Nothing came for too long.  While an operation runs nobody reads what comes, but it becomes more."""
+        silence = time.monotonic() - self._heard
+        if silence > wire.FAR_PATIENCE / 2:
+            unread = _waiting(self._in)
+            if unread > self._unread:
+                self._heard, silence = time.monotonic(), 0
+            self._unread = unread
+        return silence > wire.FAR_PATIENCE
 
     def _leave(self):
         self.starting.acquire()
@@ -151,7 +175,7 @@ class Session:
             received = os.read(self._in, 1 << 20)
             if not received:
                 raise EOFError
-            self._heard = time.monotonic()
+            self._heard, self._unread = time.monotonic(), 0
             self._frames = [frame for frame in self._decoder.feed(received) if frame[0] != wire.BEAT]
         return self._frames.pop(0)
 
@@ -172,6 +196,13 @@ def _read_ahead(reader):
         return reader.read1(1 << 20) or b""
     finally:
         os.set_blocking(0, True)
+
+
+def _waiting(descriptor):
+    """Bytes that a pipe or socket holds for its reader (FIONREAD, 0x541b on Linux)."""
+    import fcntl
+
+    return int.from_bytes(fcntl.ioctl(descriptor, 0x541B, bytes(4)), sys.byteorder)
 
 
 def _os_error(error):

@@ -181,6 +181,10 @@ def _revoked(view: View, event: Mapping[str, Any]) -> None:
         view.stopping = "allocation"
 
 
+def _why_revoked(view: View, event: Mapping[str, Any]) -> None:
+    view.revoked = {**(view.revoked or {}), "reason_code": event["reason_code"], "message": event["message"]}
+
+
 def _ended_by(view: View, at: float) -> bool:
     """Whether the signal that was heard at that time may be why the command ended well on all nodes."""
     well = view.stopping is None and view.all_over and not any(node.failed for node in view.nodes.values())
@@ -294,6 +298,7 @@ _FOLDS = {
     "broken": _broken,
     "cancel": _cancel,
     "revoked": _revoked,
+    "why revoked": _why_revoked,
     "warning": _warning,
     "passed on": _passed_on,
     "requeued": _requeued,

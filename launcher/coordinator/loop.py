@@ -128,6 +128,8 @@ class Coordinator:
         if step in (Step.DIAGNOSE, Step.FINISH) and self._notices and self._notices.doubts(self.view):
             self._notices.hear({"node": None, "signal": "SIGTERM", "unheard": True})
             return True
+        if step is Step.FINISH and self._notices and self._notices.unsure:
+            return self._take(self._told.get())
         if step is Step.FINISH:
             return self._finish()
         if step is Step.REQUEUE:
@@ -196,19 +198,11 @@ class Coordinator:
             return False
         if kind in ("done", "fault") or kind in _SILENT:
             return True
-        if kind == "heard" and self._notices:
-            self._notices.hear({key: value for key, value in event.items() if key != "type"})
-            return True
-        if kind == "answered" and self._notices:
-            event = self._notices.answered(event["event"])
-            kind = event["type"]
-            known = self.view.warning or {}
-            if kind in _SILENT:
+        if kind in ("heard", "answered", "why revoked", "no answer") and self._notices:
+            about = self._of_slurm(event, self._notices)
+            if about is None:
                 return True
-            if kind == "revoked" and self.view.revoked is not None:
-                return True
-            if kind == "warning" and known.get("signal") == event["signal"] == "SIGTERM":
-                return True
+            event, kind = about, about["type"]
         if kind == "folder gone":
             raise FileNotFoundError(f"the job's folder was removed: {self._folder.root}")
         if kind == "agent":
@@ -225,6 +219,22 @@ class Coordinator:
             self._owner.report(None)
             self._steps.greet_again(event["node"])
         return True
+
+    def _of_slurm(self, event: dict[str, Any], notices: Notices) -> dict[str, Any] | None:
+        """The event that is to be written down of what was told of a signal of Slurm's; None for one that says nothing new."""
+        if event["type"] == "no answer":
+            raise event["error"]
+        if event["type"] == "heard":
+            notices.hear({key: value for key, value in event.items() if key != "type"})
+            return None
+        if event["type"] == "why revoked":
+            notices.unsure = False
+            return event if event["reason_code"] is not None else None
+        event = notices.answered(event["event"])
+        kind, known = event["type"], self.view.warning or {}
+        old = kind == "revoked" and self.view.revoked is not None
+        again = kind == "warning" and known.get("signal") == event["signal"] == "SIGTERM"
+        return None if kind in _SILENT or old or again else event
 
     def _finish(self) -> bool:
         if self._metrics is not None and self.view.starting:

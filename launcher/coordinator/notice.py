@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from launcher.errors import SlurmSilent
 from launcher.model import Plan
 from launcher.policy import View
 from launcher.slurm import warning
@@ -27,6 +28,8 @@ class Notices:
         self.signal, self._seconds = warning.of(plan.slurm)
         self.open = False
         """a question is not answered yet: what ends meanwhile may end because of it"""
+        self.unsure = False
+        """Slurm ends the job, and has not said why; it is asked once more"""
         self._missed: Event | None = None
         self._doubted: int | None = None
 
@@ -38,7 +41,7 @@ class Notices:
             self._missed = event
             return
         self.open = True
-        threading.Thread(target=lambda: self._tell({"type": "answered", "event": self._ask(event)}), daemon=True).start()
+        threading.Thread(target=self._find_out, args=(event,), daemon=True).start()
 
     def doubts(self, view: View) -> bool:
         """Whether something failed for which Slurm may be to blame: its TERM can end a command or a step before we hear of it.
@@ -56,9 +59,34 @@ class Notices:
         """The answer to a question, which is none any more."""
         self.open, missed = False, self._missed
         self._missed = None
+        self.unsure = self.unsure or bool(event.get("unsure"))
         if missed is not None and missed["signal"] != event["signal"]:
             self.hear(missed)
         return event
+
+    def _find_out(self, event: Event) -> None:
+        try:
+            answer = self._ask(event)
+            self._tell({"type": "answered", "event": answer})
+            if answer.get("unsure"):
+                self._tell({"type": "why revoked", **self._late()})
+        except Exception as error:  # noqa: BLE001 - raised again by the loop, which waits for the answer
+            self._tell({"type": "no answer", "error": error})
+
+    def _late(self) -> Event:
+        """Why Slurm ends the job, for the end's record; a slurmctld that ends many jobs at once is slow to say it."""
+        from launcher.slurm import ask
+        from launcher.slurm.outlook import outlook
+
+        assert self._plan.allocation is not None
+        try:
+            patience = ask.kill_wait() / 3
+        except SlurmSilent:
+            return {"reason_code": None}
+        found = outlook(self._plan.allocation, self._plan.restarts, patience=patience)
+        if found is None or not found.over:
+            return {"reason_code": None}
+        return {"reason_code": found.reason_code, "message": self._ends(found)}
 
     def _ask(self, event: Event) -> Event:
         from launcher.slurm.outlook import Outlook, outlook
@@ -73,12 +101,14 @@ class Notices:
             return {**_told(event, found), "type": "warning", "message": _near(found)}
         if found is None:
             message = f"Slurm ends job {self._plan.allocation}: scancel, or its time limit"
-            return {**event, "type": "revoked", "reason_code": "Cancelled", "message": message}
+            return {**event, "type": "revoked", "reason_code": "Cancelled", "message": message, "unsure": True}
         if found.reason_code == "Preempted" and not found.over:
             return {**_told(event, found), "type": "warning", "message": _near(found)}
-        code = found.reason_code or "Cancelled"
-        message = f"Slurm ends job {self._plan.allocation}: {Outlook(code).sentence}"
-        return {**event, "type": "revoked", "reason_code": code, "message": message}
+        found = found if found.reason_code else Outlook("Cancelled")
+        return {**event, "type": "revoked", "reason_code": found.reason_code, "message": self._ends(found)}
+
+    def _ends(self, found: Outlook) -> str:
+        return f"Slurm ends job {self._plan.allocation}: {found.sentence}"
 
 
 def _told(event: Event, found: Outlook) -> Event:

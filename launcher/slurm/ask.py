@@ -327,6 +327,9 @@ def _run(
         process = subprocess.Popen(words, env={**base, "SLURM_TIME_FORMAT": "%s"}, stdin=null, stdout=pipe, stderr=pipe)
     except FileNotFoundError:
         raise SlurmSilent(f"there is no {words[0]} on PATH", next_step="add the directory of Slurm's commands to PATH") from None
+    except OSError as error:
+        # No process or descriptor is left here, or not for us.
+        raise SlurmSilent(f"{words[0]} cannot be started", lines=[str(error)]) from None
     with process:
         try:
             out, err = _told(process, patience, haste)

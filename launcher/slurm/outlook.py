@@ -39,13 +39,14 @@ class Outlook:
         return known or "somebody sent it a signal"
 
 
-def outlook(job_id: str, restarts: int, warning: float | None = None) -> Outlook | None:
+def outlook(job_id: str, restarts: int, warning: float | None = None, patience: float | None = None) -> Outlook | None:
     """What Slurm has in mind with a job that it had started ``restarts`` times before; None when it does not answer.
 
     ``warning``: seconds before a time limit at which the job wished to be warned, and it was sent that signal; an answer may
-    then take a fifth of them.
+    then take a fifth of them.  ``patience``: seconds that it may take, where somebody knows better.
     """
-    patience = PATIENCE if warning is None else max(PATIENCE, min(warning / 5, ask.PATIENCE))
+    if patience is None:
+        patience = PATIENCE if warning is None else max(PATIENCE, min(warning / 5, ask.PATIENCE))
     try:
         told = ask.job_fields(job_id, patience)
     except SlurmSilent:

@@ -161,6 +161,31 @@ def test_scancel_ends_a_job_with_the_model_of_what_was_there(here: Allocation, s
     assert here.models() == {"model-0": "1", "model-1": "1", "model-2": "1"}
 
 
+SLOW = """#!/bin/sh
+case "$*" in *"show job"*) [ ! -e {shared}/ending ] || grep -q unsure {shared}/home/jobs/*/events.jsonl || exec sleep 600 ;; esac
+exec {scontrol} "$@"
+"""
+"""a scontrol whose answers come late, once the job is being ended"""
+
+
+def test_a_reason_that_slurm_tells_late_is_the_jobs_all_the_same(here: Allocation) -> None:
+    """What stops need not wait for it; that it was the time limit, and nobody's scancel, is what the end says."""
+    scontrol = here.slurm.run(here.slurm.login, "command -v scontrol").stdout.strip()
+    late = here.slurm.shared / "late/scontrol"
+    late.parent.mkdir()
+    late.write_text(SLOW.format(shared=here.slurm.shared, scontrol=scontrol))
+    late.chmod(0o755)
+    submit = f"$L submit --grace 5s --command 'python3 {here.slurm.shared}/trainer.py'"
+    number = here.batch("-N2 -t 60", f"export PATH={late.parent}:$PATH; {submit}")
+    here.until(f'[ "{UP.format("batch.out")}" = 2 ]')
+    (here.slurm.shared / "ending").touch()
+    here.slurm.run(here.slurm.login, ["scontrol", "update", f"jobid={number}", "endtime=now+10"], user="root")
+    here.over(number)
+    told = here.status()
+    assert (told["status"], told["reason_code"], told["exit_code"]) == ("Failed", "Timeout", 143)
+    assert set(here.models()) == {"model-0", "model-1"}
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.3, 0.8, 1.3])
 def test_scancel_is_an_end_at_every_phase(here: Allocation, seconds: float) -> None:
     """However early it comes, the folder says how the job ended."""

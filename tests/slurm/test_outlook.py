@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
+from launcher.coordinator.notice import Notices
+from launcher.planning import Request, draft
+from launcher.slurm import ask, warning
 from launcher.slurm import outlook as questions
-from launcher.slurm import warning
 from launcher.slurm.outlook import Outlook, outlook, read
 from tests.slurm.programs import AWAY, Programs
 
@@ -70,6 +75,39 @@ def test_before_a_limit_there_is_time_for_a_slow_answer(monkeypatch: pytest.Monk
     monkeypatch.setattr(questions, "PATIENCE", 0.1)
     assert outlook("7", 0) is None
     assert outlook("7", 0, 50.0) == Outlook("Timeout", 5, True)
+
+
+LATE = """#!/bin/sh
+case "$*" in *"show job"*) ;; *) exit 1 ;; esac
+[ -e {again} ] || {{ touch {again}; exec sleep 600; }}
+echo "JobId=7 JobState=COMPLETING Reason=TimeLimit Restarts=0 EndTime=5 PreemptTime=None"
+"""
+
+
+def test_what_slurm_did_not_say_in_time_is_asked_once_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The job is stopped at once; why comes after it."""
+    programs = Programs(tmp_path / "slurm")
+    programs.says("scontrol")
+    (programs.folder / "bin/scontrol").write_text(LATE.format(again=tmp_path / "again"))
+    monkeypatch.setenv("PATH", programs.environ["PATH"])
+    monkeypatch.setattr(questions, "PATIENCE", 0.1)
+    monkeypatch.setattr(ask, "kill_wait", lambda: 180)
+    plan, told = replace(draft(Request(words=("true",)), {}).plan, allocation="7"), SimpleQueue[dict[str, Any]]()
+    notices = Notices(plan, told.put)
+    notices.hear({"node": None, "signal": "SIGTERM"})
+    first = notices.answered(told.get()["event"])
+    assert (first["type"], first["reason_code"]) == ("revoked", "Cancelled") and notices.unsure
+    late = told.get()
+    assert (late["type"], late["reason_code"]) == ("why revoked", "Timeout") and "time limit" in late["message"]
+
+
+def test_a_scontrol_that_cannot_be_started_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As where no process more is allowed: the job goes on without its answer."""
+    programs = Programs(tmp_path / "slurm")
+    programs.says("scontrol")
+    (programs.folder / "bin/scontrol").write_text("no program")
+    monkeypatch.setenv("PATH", programs.environ["PATH"])
+    assert outlook("7", 0) is None
 
 
 @pytest.mark.parametrize(

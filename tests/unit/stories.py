@@ -27,6 +27,7 @@ PREEMPTION: Event = {**WARNING, "signal": "SIGTERM", "reason_code": "Preempted"}
 PASSED_ON: Event = {"type": "passed on", "time": 50.1, "count": 1}
 REQUEUED: Event = {"type": "requeued", "time": 90.0, "requeue": 1, "by": "launcher", "reason_code": "Timeout", "message": "m"}
 REQUEUE_FAILED: Event = {"type": "requeue failed", "time": 90.0, "message": "disabled"}
+WHY_REVOKED: Event = {"type": "why revoked", "time": 55.0, "reason_code": "Timeout", "message": "Slurm ends job 7: its time is over"}
 TAKEN_BACK: Event = {"type": "revoked", "time": 50.0, "signal": "SIGTERM", "reason_code": "Requeued", "message": "m"}
 DIAGNOSED_WELL: Event = {"type": "diagnosis", "time": 80.0, "failure": None, "port_race": False}
 PORT_RACE: Event = {"type": "diagnosis", "time": 80.0, "failure": {"message": "bind", "exit_code": 1}, "port_race": True}

@@ -68,7 +68,7 @@ class Fleet:
     def another(self, rank: int) -> Link:
         """One more link to a node, for what must not hold up the first; whoever asks connects and closes it."""
         made = Link(self._address(self.plan.nodes[rank]), self._hear)
-        self._others = [*(link for link in self._others if not link.closed), made]
+        self._others = [*(link for link in self._others if not link.closing.is_set()), made]
         return made
 
     def _hear_signal(self, name: str, signal: str) -> None:

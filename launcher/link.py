@@ -101,7 +101,8 @@ class Link:
         self._notes = 0
         self._wanted = threading.Event()
         """set when there is something to come back for, or nothing any more"""
-        self._closing = threading.Event()
+        self.closing = threading.Event()
+        """set when it is let go of"""
         self._sending = threading.Lock()
         self._dropping = threading.Lock()
         self._last_sent = time.monotonic()
@@ -204,11 +205,6 @@ class Link:
         self._reader.start()
 
     @property
-    def closed(self) -> bool:
-        """Whether it was let go of."""
-        return self._closing.is_set()
-
-    @property
     def connected(self) -> bool:
         """Whether a session is open now, as far as we know."""
         return self._channel is not None
@@ -233,13 +229,13 @@ class Link:
         ``release`` are the arguments of a last `node_release`; when that is refused NodeUnusable is raised after the end.
         """
         try:
-            if polite and self._channel is not None and not self._closing.is_set():
-                self._closing.set()
+            if polite and self._channel is not None and not self.closing.is_set():
+                self.closing.set()
                 self.ask("node_bye", timeout=None if release else 5, release=release)
         except LinkLost:
             pass
         finally:
-            self._closing.set()
+            self.closing.set()
             self._wanted.set()
             self._drop()
 
@@ -307,7 +303,7 @@ class Link:
             self._drop(error)
             self._wanted.wait()
             following = self._following
-            if self._closing.is_set() or following is None:
+            if self.closing.is_set() or following is None:
                 return
             if odd == _ODD_SESSIONS:
                 following.tell({"type": "gone", "message": error.what})
@@ -389,7 +385,7 @@ class Link:
 
     def _come_back(self, following: Following, pause: float = 0.25) -> bool:
         """Connect again and follow on; False when the link was closed meanwhile."""
-        while not self._closing.wait(pause):
+        while not self.closing.wait(pause):
             pause = min(max(pause * 2, 0.25), 10.0)
             try:
                 self._establish({"attempt": following.attempt, "python": self.host.python, "venv": self.host.venv})

@@ -111,7 +111,8 @@ class Estimator:
     max_run_time: float | str | None
     """seconds, or a text such as 2h"""
     checkpoints_path: str | None
-    """a folder or URI that checkpoints come from and are copied to; given again, a training resumes"""
+    """a folder or URI that checkpoints come from and are copied to; given again, a training resumes.  `checkpoints_data()` of
+    an earlier job does, too: where that is its job folder it is only read"""
     output_path: str | None
     """a folder or URI below which the outputs are published; None: they stay in the job folder"""
     metric_definitions: Sequence[Mapping[str, str]] | None
@@ -345,6 +346,7 @@ def _of_training(
         "outputs": dict(own),
         "output_path": None if said.output_path is None else os.fspath(said.output_path),
         "checkpoints_path": None if said.checkpoints_path is None else os.fspath(said.checkpoints_path),
+        "brings_checkpoints": (said.settings or {}).get("collect") is None,
         "git": None if git is None else GitSource(**{key: value for key, value in git.items() if value is not None}),
         "metrics": of_mappings(said.metric_definitions or ()),
     }
@@ -410,7 +412,7 @@ def _said_by(job: TrainingJob) -> dict[str, Any]:
         "requirements": None if spec.requirements is None else list(spec.requirements),
         "base_job_name": spec.name,
         "max_run_time": spec.max_run_time,
-        "checkpoints_path": spec.checkpoints_path,
+        "checkpoints_path": spec.goes_on_from,
         "output_path": spec.output_path,
         "metric_definitions": [{"Name": one.name, "Regex": one.regex} for one in spec.metrics] or None,
         "instance_type": spec.instance_type,

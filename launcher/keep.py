@@ -52,6 +52,13 @@ def unfit(folder: str | os.PathLike[str]) -> str | None:
     return None
 
 
+def in_outputs(path: str | os.PathLike[str]) -> bool:
+    """Whether a path lies in the outputs that a job has brought here: the next job may read them."""
+    jobs = os.path.join(os.path.realpath(home()), "jobs")
+    parts = os.path.relpath(os.path.realpath(path), jobs).split(os.sep)
+    return len(parts) > 2 and parts[0] != os.pardir and parts[1] == "output"
+
+
 def recall(question: Sequence[str]) -> Any | None:
     """The answer that was kept, if every file it came from is as it was then; None otherwise."""
     try:

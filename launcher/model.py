@@ -208,6 +208,8 @@ class JobSpec:
     """a folder or URI below which the output channels are published, in a folder of the job's id"""
     checkpoints_path: str | None = None
     """a folder or URI that the checkpoints come from and go to"""
+    checkpoints_from: str | None = None
+    """a folder of an earlier job's outputs that they come from; nothing is written there, this job's own are brought here"""
     checkpoint_interval: float = 300.0
     """seconds between two copies of the checkpoints to ``checkpoints_path`` while the command runs"""
     image: str | None = None
@@ -218,6 +220,11 @@ class JobSpec:
     def may_install(self, code: Path) -> bool:
         """Whether there may be something to install: what was said, else what the source folder ``code`` asks for."""
         return bool(self.requirements) if self.requirements is not None else (code / REQUIREMENTS).is_file()
+
+    @property
+    def goes_on_from(self) -> str | None:
+        """The folder or URI that checkpoints are looked for before the start; None where the training begins anew."""
+        return self.checkpoints_path or self.checkpoints_from
 
     @property
     def publishes(self) -> bool:

@@ -184,15 +184,18 @@ class Checkpoints:
         depot.put(CHANNEL_MANIFEST, text_of(Manifest((CHANNEL,), files, made_by={"job_id": self._plan.job_id})))
 
     def restore(self, peers: Mapping[int, Peer]) -> None:
-        """Bring what lies at `checkpoints_path` to the nodes that have no checkpoints of this job yet."""
+        """Bring those at `checkpoints_path`, or of an earlier job, to the nodes that have none of this job yet."""
         from launcher.inputs import Carrier, remote_cargo
         from launcher.publish import CHANNEL_MANIFEST
 
-        assert self._plan.spec.checkpoints_path is not None
+        place = self._plan.spec.goes_on_from
+        assert place is not None
         empty = {rank: peer for rank, peer in peers.items() if not _listed(peer)}
-        cargo = remote_cargo(self._plan.spec.checkpoints_path, may_be_empty=True) if empty else None
+        cargo = remote_cargo(place, may_be_empty=True) if empty else None
         sizes = {path: size for path, size in cargo.sizes.items() if path != CHANNEL_MANIFEST} if cargo else {}
         if cargo is None or not sizes:
+            if cargo and self._plan.spec.checkpoints_from:
+                self._tell({"type": "note", "message": f"warning: no checkpoints in {place}; the training begins anew"})
             return
         cargo = dataclasses.replace(cargo, sizes=sizes)
         self._tell({"type": "note", "message": f"checkpoints: going on from {cargo.told()} of {cargo.source}"})

@@ -25,7 +25,7 @@ def make(work: Work) -> Made:
     """{rank: {"inputs": {channel: path there}}}.  Raises LauncherErrors of which reason_code is InputFailed."""
     with _reason("OutputPathFailed"):
         _try_places(work)
-    if work.plan.spec.checkpoints_path is not None:
+    if work.plan.spec.goes_on_from is not None:
         from launcher.coordinator.checkpoints import Checkpoints
 
         with _reason("InputFailed"):
@@ -41,7 +41,7 @@ def make(work: Work) -> Made:
 
 def wanted(plan: Plan, folder: Folder) -> bool:
     """Whether a job has data to bring, or a place for its outputs that may not be there."""
-    return bool(plan.spec.inputs or plan.spec.publishes or plan.spec.checkpoints_path)
+    return bool(plan.spec.inputs or plan.spec.publishes or plan.spec.goes_on_from)
 
 
 @contextlib.contextmanager

@@ -27,18 +27,23 @@ def data_of(settings: Settings, backend: str, nodes: int, collect: tuple[str, ..
     inputs = _inputs(settings.merged("inputs", "--input"), backend, nodes, wrong)
     outputs = _outputs(settings.merged("outputs", "--output-channel"), wrong)
     output_path = _place("output_path", settings.get("output_path"), wrong)
-    checkpoints_path = _place("checkpoints_path", settings.get("checkpoints_path"), wrong)
+    said = settings.get("checkpoints_path")
+    earlier = _of_an_earlier_job(said)
+    checkpoints_path = None if earlier else _place("checkpoints_path", said, wrong)
     interval = settings.get("checkpoint_interval", JobSpec.checkpoint_interval)
     if settings.origins["checkpoint_interval"] != "built-in" and checkpoints_path is None:
-        wrong.append("checkpoint_interval: there is no checkpoints_path to copy checkpoints to")
+        nowhere = "an earlier job's checkpoints stay as they are" if earlier else "there is no checkpoints_path"
+        wrong.append(f"checkpoint_interval: {nowhere}{': nothing is copied there' if earlier else ' to copy checkpoints to'}")
     if outputs.get("checkpoints") and checkpoints_path:
         wrong.append("outputs.checkpoints: checkpoints_path says already where the checkpoints go")
     wrong += _uncollectable(settings, collect, outputs)
     if wrong:
         raise UsageError("inputs or outputs cannot be used", problems=wrong, next_step="mend all of these")
     # What is published must be brought here first; checkpoints with a place of their own are not.
-    asked = [*collect, *outputs, *(["checkpoints"] if output_path and not checkpoints_path else [])]
+    brought = not checkpoints_path and bool(output_path or earlier or settings.brings_checkpoints)
+    asked = [*collect, *outputs, *(["checkpoints"] if brought else [])]
     places = {"output_path": output_path, "checkpoints_path": checkpoints_path, "checkpoint_interval": interval}
+    places["checkpoints_from"] = earlier
     return {"inputs": inputs, "outputs": outputs, "collect": tuple(dict.fromkeys(asked)), **places}
 
 
@@ -132,6 +137,16 @@ def _place(key: str, said: Any, wrong: list[str]) -> str | None:
     odd = [f"{key}: {problem}" for problem in uris.problems(text, writing=True) if uris.is_uri(text)]
     wrong += odd or _not_writable(key, path)
     return path
+
+
+def _of_an_earlier_job(said: Any) -> str | None:
+    """The folder, absolute, where that lies in the outputs of a job: what is there was written down, and is only read."""
+    text = uris.said(said)
+    path = None if text is None or not text.strip() or uris.odd(text) else uris.local_path(text)
+    if path is None or keep.nobodys(path):
+        return None
+    path = os.path.abspath(os.path.expanduser(path))
+    return path if keep.in_outputs(path) else None
 
 
 def _not_writable(key: str, path: str) -> list[str]:

@@ -50,6 +50,8 @@ class Request:
     output_path: str | None = None
     checkpoints_path: str | None = None
     checkpoint_interval: float | None = None
+    brings_checkpoints: bool = False
+    """checkpoints that have no place of their own are brought here, although nobody asked: as with PAI, none is lost"""
     requeue: bool | None = None
     max_requeues: int | None = None
     image: str | None = None
@@ -93,6 +95,10 @@ class Settings:
     def detached(self) -> bool:
         return self._request.detached
 
+    @property
+    def brings_checkpoints(self) -> bool:
+        return self._request.brings_checkpoints
+
     def merged(self, name: str, flag: str) -> dict[str, Any]:
         """A mapping, flags over the job file entry by entry; each entry's source is in ``origins`` under `name.entry`."""
         said: Mapping[str, Any] = getattr(self._request, name)
@@ -101,11 +107,13 @@ class Settings:
         return found
 
     def get(self, name: str, built_in: Any = None) -> Any:
-        """The value, and in ``origins`` its source, under the name that the plan has for it."""
+        """The value, and in ``origins`` its source, under the name that the plan has for it; UsageError for an empty text."""
         stored = _STORED_AS.get(name, name)
         said = getattr(self._request, name, None)
         if said is not None and said != ():
-            self.origins[stored] = "--" + _OPTIONS.get(name, name).replace("_", "-")
+            self.origins[stored] = option = "--" + _OPTIONS.get(name, name).replace("_", "-")
+            if said == "":  # a variable of a shell that is not set, most likely: not the same as not saying it
+                raise UsageError(f"{option} is empty", next_step="give a value, or leave it out")
             return said
         said = getattr(self._job, name, None)
         if said is not None and said != ():

@@ -332,3 +332,23 @@ def test_checkpoints_that_are_kept_elsewhere(office: Desk, tmp_path: Path, recwa
     said.fit(show_logs=False)
     assert office.log(0) == b"more\n" and (tmp_path / "kept" / "n").read_text() == "more\nmore\n"
     assert not [str(one.message) for one in recwarn.list if "checkpoints" in str(one.message)]
+
+
+def test_checkpoints_of_a_job_are_what_the_next_one_goes_on_from(office: Desk) -> None:
+    """PAI's way to resume: checkpoints_path=first.checkpoints_data(), also out of the job folder."""
+    command = "cat $PAI_OUTPUT_CHECKPOINTS/n 2>/dev/null || echo none; echo more >> $PAI_OUTPUT_CHECKPOINTS/n"
+    first = Estimator(command=f"{command}; exit 4", instance_type="local")
+    with pytest.raises(UnexpectedStatusException):
+        first.fit(show_logs=False)
+    with pytest.warns(UserWarning, match="has not succeeded"):
+        kept = first.checkpoints_data()
+    assert (Path(kept) / "n").read_text() == "more\n"
+    second = Estimator(command=command, instance_type="local", checkpoints_path=kept)
+    second.fit(show_logs=False)
+    assert office.log(0) == b"more\n" and (Path(second.checkpoints_data()) / "n").read_text() == "more\nmore\n"
+    assert (Path(kept) / "n").read_text() == "more\n"
+    assert Estimator.attach(second.latest_job.training_job_id).checkpoints_path == kept  # type: ignore[union-attr]
+    second.settings = {"collect": []}
+    second.checkpoints_path = None
+    second.fit(show_logs=False)
+    assert not (office.folder() / "output" / "checkpoints" / "n").exists()

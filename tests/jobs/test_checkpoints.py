@@ -33,6 +33,23 @@ def test_a_second_job_goes_on_from_the_first_one_s_checkpoints(desk: Desk, tmp_p
     assert not (desk.folder() / ".checkpoints").exists()
 
 
+def test_an_earlier_job_s_checkpoints_are_gone_on_from_and_stay_as_they_are(local: Desk) -> None:
+    """Its folder is read alone: what the new job writes is brought into its own, also where it fails."""
+    local.submit("--collect", "checkpoints", "--command", RESUMES)
+    first = local.at_rest() / "output" / "checkpoints"
+    done = local.submit("--checkpoints-path", str(first), "--command", f"{RESUMES}; exit 3", check=3)
+    assert "[0] began at 1" in done.stdout and f"going on from 2 files, 4 bytes of {first}" in done.stderr
+    second = local.at_rest() / "output" / "checkpoints"
+    assert (second / "step").read_text() == "2\n" and sorted(os.listdir(second / "deep")) == ["0", "1"]
+    assert (first / "step").read_text() == "1\n" and sorted(os.listdir(first)) == ["deep", "step"]
+    assert "[0] began at 2" in local.submit("--checkpoints-path", second.as_uri(), "--command", RESUMES).stdout
+    words = ("--checkpoints-path", str(second / "none"))
+    done = local.submit(*words, "--command", RESUMES)
+    assert "[0] began at 0" in done.stdout and f"no checkpoints in {second}/none; the training begins anew" in done.stderr
+    done = local.submit(*words, "--checkpoint-interval", "1s", "--command", "true", check=2)
+    assert "an earlier job's checkpoints stay as they are: nothing is copied there" in done.stderr
+
+
 def test_checkpoints_are_copied_while_the_job_runs_and_never_half(local: Desk, tmp_path: Path) -> None:
     """One that is still written waits for the next time; the manifest has only what is there."""
     place, go = tmp_path / "checkpoints", tmp_path / "go"

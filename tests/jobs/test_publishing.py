@@ -121,7 +121,7 @@ def test_nothing_is_put_among_the_folders_of_jobs(local: Desk, tmp_path: Path) -
         done = local.run("model-data", "latest", "--to", place, check=2)
         assert "jobs have their folders there" in done.stderr and "name another place" in done.stderr, place
     assert {path: path.stat().st_mtime_ns for path in local.folder().rglob("*")} == before
-    places_of_a_job = ("--output-path", str(local.home / "jobs"), "--checkpoints-path", str(output / "checkpoints"))
+    places_of_a_job = ("--output-path", str(local.home / "jobs"), "--checkpoints-path", str(output))
     refused = local.submit(*places_of_a_job, "--output-channel", f"model={output}", "--command", "true", check=2)
     assert refused.stderr.count("jobs have their folders there") == 3
     assert "there is no user no-such here" in local.run("model-data", "latest", "--to", "~no-such/a", check=2).stderr

@@ -31,6 +31,7 @@ from typing import Any
 
 from launcher.errors import UsageError
 from launcher.ignore import IgnoreRules
+from launcher.keep import home
 from launcher.record import dataclass
 
 Entry = Mapping[str, Any]
@@ -40,6 +41,8 @@ _TOLD = 20
 """problems of a source folder that are told: one that has more, such as a whole home, is not mended one by one"""
 _NAMED = 5
 """entries left out that are named; of the others it is said how many they are"""
+_LONGEST_PATH = 4095
+"""bytes, Linux's PATH_MAX less its NUL"""
 _CLONE_FLOOR = 1 << 20
 """files from this size on are cloned where the file system can; for smaller ones asking costs more than copying"""
 
@@ -112,6 +115,7 @@ def snapshot(source: Path | None, target: Path, limit: int, beside: Mapping[str,
     with _git_state(source) as git, _files(beside or {}) as others:
         found = _walk(source, target) if source is not None else _Walk()
         _add(found, others)
+        found.problems += _too_long(found, target)
         if found.problems:
             more = len(found.problems) - _TOLD
             told = [*found.problems[:_TOLD], *([f"... and {more} more"] if more > 0 else [])]
@@ -157,6 +161,13 @@ def _add(found: _Walk, others: Mapping[str, Path]) -> None:
             found.files.append((path, str(file), file.stat()))
 
 
+def _too_long(found: _Walk, target: Path) -> list[str]:
+    """What lies so deep that its copy would have no path, a sentence each."""
+    room = _LONGEST_PATH - len(os.fsencode(target)) - 1
+    paths = [*(path for path, _, _ in found.files), *found.links, *found.empty]
+    return [f"{path[:60]}…: its path is too long to be copied" for path in paths if len(os.fsencode(path)) > room]
+
+
 def load(code_json: Path) -> Snapshot:
     """The snapshot that a code.json describes."""
     data = json.loads(code_json.read_text(encoding="ascii"))
@@ -185,7 +196,7 @@ def _machine() -> str:
 def _walk(source: Path, target: Path) -> _Walk:
     found = _Walk()
     real = os.path.realpath(source)
-    skip = os.path.realpath(target)
+    ours, own = _ours(target), list[str]()
     todo: list[tuple[str, str, IgnoreRules]] = [("", real, IgnoreRules.above(real))]
     while todo:
         prefix, directory, above = todo.pop()
@@ -198,7 +209,11 @@ def _walk(source: Path, target: Path) -> _Walk:
             continue
         kept = 0
         for entry in entries:
-            if entry.name == ".git" or entry.path == skip:
+            if entry.name == ".git":
+                continue
+            if entry.path in ours:
+                kept += 1  # no empty folder to be made on the nodes
+                own.append(prefix + entry.name)
                 continue
             is_dir = entry.is_dir(follow_symlinks=False)
             if rules.ignores(entry.path, is_dir):
@@ -211,7 +226,17 @@ def _walk(source: Path, target: Path) -> _Walk:
                 _see(found, real, prefix + entry.name, entry.path)
         if not kept and prefix:
             found.empty.append(prefix[:-1])
+    if own:
+        found.notes.append(f"{', '.join(sorted(own))}: what the launcher keeps here, left out")
     return found
+
+
+def _ours(target: Path) -> set[str]:
+    """What the launcher itself writes on this machine: other jobs' code, and values that are stored nowhere else.
+
+    Where LAUNCHER_HOME lies in the source folder each job would hold all that were before it.
+    """
+    return {os.path.realpath(path) for path in (target, *(home() / name for name in ("jobs", "node", "cache")))}
 
 
 def _see(found: _Walk, source: str, path: str, real: str) -> None:

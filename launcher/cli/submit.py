@@ -148,7 +148,7 @@ def request_of(
 
 def _git(ctx: click.Context, said: dict[str, Any]) -> GitSource | None:
     repo, branch, commit = (said.pop(name) for name in ("git", "branch", "commit"))
-    if repo is None and (branch or commit):
+    if repo is None and (branch is not None or commit is not None):
         options.keep(ctx, click.UsageError("--branch and --commit belong to --git REPO", ctx))
     return None if repo is None else GitSource(repo, branch, commit)
 

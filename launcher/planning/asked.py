@@ -42,6 +42,9 @@ def command_of(request: Request, settings: Settings) -> Command:
 def _possible(command: Command) -> Command:
     """The command, if the system can be given its words; UsageError."""
     words = command.script or command.argv or (command.shell or "",)
+    if not words[0].strip() or (words[0] in ("-m", "--module") and not "".join(words[1:2]).strip()):
+        step = "a variable of the shell here may be empty; in single quotes the nodes fill it in (--command '...')"
+        raise UsageError(f"the command names no program: {shlex.join(words)}", next_step=step)
     problems = [f"{word[:60]!r} {why}" for word in words if (why := uris.odd(word))]
     if problems:
         raise UsageError("no program can be given these words", problems=problems)

@@ -22,6 +22,8 @@ def user_environment(
     """Flags over files over the job file over what is forwarded."""
     patterns = settings.get("forward_env", ())
     files = settings.get("env_file", ())
+    if "" in patterns:
+        raise UsageError("--forward-env is empty", next_step="give a variable's name, * and ? allowed, or leave it out")
     merged = environ.forwarded(environment, patterns)
     settings.origins.update({f"env.{name}": "this shell" for name in merged})
     layers: list[tuple[str, Mapping[str, str]]] = [("job file", (job.env or {}) if job else {})]

@@ -111,6 +111,30 @@ def test_names_that_are_not_utf8_survive(source: Path, tmp_path: Path) -> None:
     assert load(tmp_path / "code.json") == taken
 
 
+def test_what_the_launcher_keeps_does_not_travel(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With LAUNCHER_HOME in the source folder a job has neither the code of those before it nor their variables in it."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(source / ".lh"))
+    job = source / ".lh" / "jobs" / "a-1"
+    for place in (job / "output", source / ".lh" / "node" / "agents", source / "sub" / "cache"):
+        place.mkdir(parents=True)
+        (place / "env.json").write_text("{}")
+    taken = snapshot(source, job / "code", LIMIT)
+    assert not any(path.startswith(".lh") for path in taken.files) and "sub/cache/env.json" in taken.files
+    assert taken.notes == (".lh/jobs, .lh/node: what the launcher keeps here, left out",)
+
+
+def test_what_lies_too_deep_to_be_copied_is_told(source: Path, tmp_path: Path) -> None:
+    """A path that fits where it lies, but not below the job folder, is a problem of the source folder, not a fault of ours."""
+    long = tmp_path
+    while len(str(long)) < 3900:
+        long /= "t" * 60
+    long.mkdir(parents=True)
+    (source / ("d" * 200)).mkdir()
+    (source / ("d" * 200) / "f.py").write_text("")
+    with pytest.raises(UsageError, match=r"ddd…: its path is too long to be copied"):
+        snapshot(source, long / "code", LIMIT)
+
+
 def test_git_commit_and_dirtiness_are_recorded(source: Path, tmp_path: Path) -> None:
     """Clean after a commit, dirty after an edit; .git itself never travels."""
     identity = ["-c", "user.name=x", "-c", "user.email=x@y"]

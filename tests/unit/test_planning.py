@@ -70,7 +70,6 @@ def refusal(**said: Any) -> str:
         (("--module", "pkg.train"), Command(script=("--module", "pkg.train"))),
         (("hostname",), Command(argv=("hostname",))),
         (("bash", "-c", "echo $RANK"), Command(argv=("bash", "-c", "echo $RANK"))),
-        (("",), Command(argv=("",))),
     ],
 )
 def test_words_are_a_script_for_torchrun_or_a_program(words: tuple[str, ...], command: Command) -> None:
@@ -111,7 +110,6 @@ def test_more_processes_than_the_command_starts_are_warned_about() -> None:
         (Command(script=("-m", "pkg.train")), "pkg"),
         (Command(argv=("/bin/hostname",)), "hostname"),
         (Command(shell="torchrun x.py"), "torchrun"),
-        (Command(argv=("",)), "job"),
         (Command(argv=("/",)), "job"),
     ],
 )
@@ -435,3 +433,21 @@ def test_in_slurms_queue_an_instance_type_is_ignored_and_said() -> None:
     """Code that names a cloud's machines runs there unchanged."""
     (warning,) = planned(backend="slurm", instance_type="ecs.gn6i-c24g1.12xlarge").warnings
     assert "ecs.gn6i-c24g1.12xlarge" in warning and "`constraint`" in warning
+
+
+@pytest.mark.parametrize("name", ["cluster", "hostfile", "source_dir", "instance_type", "image", "output_path"])
+def test_an_empty_option_is_not_the_same_as_none(lab: str, name: str) -> None:
+    """`--cluster "$UNSET"` is no local run, and `--source-dir "$UNSET"` does not send the working directory."""
+    said = {"cluster": lab, name: ""} if name != "hostfile" else {name: ""}
+    assert f"--{name.replace('_', '-')} is empty" in refusal(**said)
+
+
+@pytest.mark.parametrize("words", [("",), ("-m",), ("-m", "")])
+def test_a_command_without_a_program_is_refused(words: tuple[str, ...]) -> None:
+    """`-- "$SCRIPT"` with a variable that is not set is told here, not by every node."""
+    assert "names no program" in refusal(words=words)
+
+
+def test_an_empty_pattern_forwards_nothing_and_is_refused() -> None:
+    """Nothing is accepted and ignored."""
+    assert "--forward-env is empty" in refusal(forward_env=("",))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from launcher.functions import run
     from launcher.training_job import TrainingJob
 
+    __version__: str
+
 __all__ = ["Estimator", "LauncherError", "RemoteError", "TrainingJob", "UnexpectedStatusException", "run"]
 
 _ROOMS = {
@@ -28,13 +30,15 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from the room that has it."""
-    if name not in _ROOMS:
+    """A public name, from the room that has it; `__version__`, which is `unknown` where the package is not installed."""
+    if name not in _ROOMS and name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
+    if name == "__version__":
+        return importlib.import_module(f"{__name__}.provenance").own_version() or "unknown"
     return getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -25,14 +25,24 @@ if TYPE_CHECKING:
     from launcher.cluster import Cluster
     from launcher.session import Session
 
-__all__ = ["ImageInfo", "list_images", "retrieve"]
+__all__ = ["ImageInfo", "ImageScope", "list_images", "retrieve"]
 
 LATEST = "latest"
+
+
+class ImageScope:
+    """What an image is for, in PAI's words: `retrieve` and `list_images` take these, or their texts."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+    DEVELOP = "develop"
+
+
 _CHECKS: dict[str, Check] = {
     "framework_name": arguments.text,
     "framework_version": arguments.text,
     "accelerator_type": lambda value: arguments.one_of(value, ("CPU", "GPU")),
-    "image_scope": lambda value: arguments.one_of(value, ("training", "inference", "develop")),
+    "image_scope": lambda value: arguments.one_of(value, (ImageScope.TRAINING, ImageScope.INFERENCE, ImageScope.DEVELOP)),
     "session": odd_session,
 }
 """what may be asked for"""
@@ -42,7 +52,7 @@ def retrieve(
     framework_name: str,
     framework_version: str,
     accelerator_type: str = "CPU",
-    image_scope: str = "training",
+    image_scope: str = ImageScope.TRAINING,
     session: Session | None = None,
 ) -> ImageInfo:
     """The image of that framework, version, accelerator and scope.

@@ -47,7 +47,7 @@ def provenance(
         "processes": sum(node["nproc"] or 0 for node in nodes),
         "nodes": nodes,
         "torch": next(iter(versions)) if len(versions) == 1 else None,
-        "launcher": _version(),
+        "launcher": own_version(),
     }
 
 
@@ -56,7 +56,8 @@ def _source(code: Mapping[str, Any]) -> dict[str, Any]:
     return {**git, "digest": code["digest"], "bytes": code["bytes"]}
 
 
-def _version() -> str | None:
+def own_version() -> str | None:
+    """The launcher's; None where it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -86,7 +86,8 @@ def test_every_command_is_in_the_reference(site: Path) -> None:
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
     """... and those of the rooms that people import from, with what their docstrings say."""
     page = text(site, "reference/python.html")
-    names = {*launcher.__all__, "retrieve", "list_images", "ImageInfo", "Session", "get_default_session", "setup_default_session"}
+    names = {*launcher.__all__, "retrieve", "list_images", "ImageInfo", "ImageScope", "Session"}
+    names |= {"get_default_session", "setup_default_session"}
     names |= {rf"Estimator\.{name}" for name in launcher.Estimator.__annotations__}
     missing = {name for name in names if not re.search(rf'id="launcher\.[\w.]*\b{name}"', page)}
     assert missing == set()

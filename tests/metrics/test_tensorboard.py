@@ -57,6 +57,7 @@ def test_it_answers_when_it_is_returned_and_stops(tmp_path: Path) -> None:
         shown.stop()
     assert shown.status == "Stopped" and "Stopped" in repr(shown)
     shown.stop()
+    shown.delete()
 
 
 def test_it_ends_with_the_program_that_started_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from launcher import arguments
 from launcher.errors import UsageError, WrongArguments
-from launcher.images import list_images, retrieve
+from launcher.images import ImageScope, list_images, retrieve
 from launcher.model import Command
 from launcher.planning import Request, draft
 
@@ -115,6 +115,7 @@ def test_list_images_filters() -> None:
     assert [image.image_name for image in list_images(framework_name="pytorch", image_scope="inference")] == [
         "old", "ten", "rc", "serve", "any",
     ]  # fmt: skip
+    assert list_images(image_scope=ImageScope.INFERENCE) == list_images(image_scope="inference")
 
 
 def _image(image: str, **more: str) -> str | None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import version
 
+import pytest
+
+import launcher
 from launcher.model import Command, JobSpec, Plan
 from launcher.provenance import provenance
 
@@ -46,3 +50,10 @@ def test_secrets_among_the_hyperparameters_are_masked() -> None:
     plan = replace(PLAN, spec=replace(PLAN.spec, hyperparameters={"lr": 0.1, "api_key": "hush"}))
     told = provenance(plan, None, EVENTS, {}, 11.0)
     assert told["hyperparameters"] == {"lr": 0.1, "api_key": "****"}
+
+
+def test_the_package_tells_its_version() -> None:
+    """launcher.__version__ is what was installed, and among the names there are; others are an AttributeError."""
+    assert launcher.__version__ == version("launcher") and "__version__" in dir(launcher)
+    with pytest.raises(AttributeError, match="no attribute '__author__'"):
+        _ = launcher.__author__

@@ -159,20 +159,23 @@ class Coordinator:
 
     def _attend(self, action: Callable[[], list[dict[str, Any]]], step: Step) -> bool:
         """Run a long step in a thread, and hear of everything else until it is done or the user wants an end."""
-        threading.Thread(target=self._run_step, args=(action, step), name=step.name, daemon=True).start()
+        # What an abandoned step comes to in the end is no answer to the question that this one asks.
+        mine = object()
+        threading.Thread(target=self._run_step, args=(action, step, mine), name=step.name, daemon=True).start()
         before = self.view.cancel
         while True:
             event = self._told.get()
-            if event["type"] == "done":
+            if event.get("of") is mine:
+                if "error" in event:
+                    raise event["error"]
                 self._record_all(event["events"])
                 return True
-            if event["type"] == "fault":
-                raise event["error"]
             if not self._take(event):
                 return False
             unwanted = step is Step.PUBLISH and self.view.cancel > before
             if self.view.cancel > 1 or unwanted or (self.view.ending and not self.view.starting):
-                if step is Step.START:
+                if step is Step.START or (step is Step.REACH and self.view.starting):
+                    # What may run there can be stopped only when this is over.
                     continue
                 self._steps.abandon()
                 if step is Step.COLLECT:
@@ -183,20 +186,20 @@ class Coordinator:
                     self._record({"type": "publish failed", "message": "publishing was cancelled; the outputs are whole here"})
                 return True
 
-    def _run_step(self, action: Callable[[], list[dict[str, Any]]], step: Step) -> None:
+    def _run_step(self, action: Callable[[], list[dict[str, Any]]], step: Step, whose: object) -> None:
         try:
-            self._told.put({"type": "done", "events": action()})
+            self._told.put({"type": "done", "of": whose, "events": action()})
         except LauncherError as error:
-            self._told.put({"type": "done", "events": [self._steps.failed(step, error)]})
+            self._told.put({"type": "done", "of": whose, "events": [self._steps.failed(step, error)]})
         except Exception as error:  # noqa: BLE001 - raised again by the loop, which owns the job's end
-            self._told.put({"type": "fault", "error": error})
+            self._told.put({"type": "done", "of": whose, "error": error})
 
     def _take(self, event: dict[str, Any]) -> bool:
         """Write down what was told and react at once where that cannot wait; False to leave the job to somebody else."""
         kind = event["type"]
         if kind == "leave":
             return False
-        if kind in ("done", "fault") or kind in _SILENT:
+        if kind == "done" or kind in _SILENT:
             return True
         if kind in ("heard", "answered", "why revoked", "no answer") and self._notices:
             about = self._of_slurm(event, self._notices)
@@ -309,14 +312,20 @@ class Coordinator:
 
     def _watch_for_cancel(self) -> None:
         # The wish is renamed into place; what we write there ourselves all the while is none.
-        watch, level, missed, told = Watch(ARRIVED), 0, 0, 0
+        watch, level, missed, told, trouble = Watch(ARRIVED), 0, 0, 0, ""
         watch.add(str(self._folder.root))
         while missed < _FOLDER_MISSED:
-            missed = 0 if self._folder.root.exists() else missed + 1
             while told < self._warned and self._notices:
                 told += 1
                 self._told.put({"type": "heard", "node": None, "signal": signal.Signals(self._notices.signal).name})
-            wished = max(self._folder.cancel_level(), self._signalled)
+            wished = self._signalled
+            try:
+                missed = 0 if self._folder.root.exists() else missed + 1
+                wished = max(wished, self._folder.cancel_level())
+            except OSError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log(f"{trouble}; looking again for a wish to cancel")
             if wished > level:
                 level = wished
                 self._told.put({"type": "cancel", "level": level})

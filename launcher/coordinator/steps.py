@@ -162,7 +162,13 @@ class Steps:
         total = len(self._plan.nodes)
         count = Progress(lambda done, _: self._tell({"type": "progress", "step": "reach", "done": done, "total": total}), total)
         asked = reach.question(self._plan, self._folder, no_code=not self._folder.code.is_dir())
-        self._facts = self._fleet.reach(asked, lambda rank: count.update(rank, 1, 1))
+        try:
+            self._facts = self._fleet.reach(asked, lambda rank: count.update(rank, 1, 1))
+        except LauncherError:
+            if view.starting:
+                # A coordinator before us may have started the command on some of them.
+                self._stop_for_good()
+            raise
         unseen = allocated.not_shared(self._plan, str(self._folder.root), self._facts)
         if unseen is not None:
             raise unseen
@@ -172,6 +178,12 @@ class Steps:
         if environ.starts_processes(self._plan.spec.command):
             reached["processes"] = sum(node["nproc"] for node in nodes)
         return [reached, *({"type": "note", "message": f"warning: {text}"} for text in reach.warnings(self._plan, self._facts))]
+
+    def _stop_for_good(self) -> None:
+        untold = self.let_nothing_run()
+        if untold:
+            step = f"launcher gc {self._folder.job_id} ends what still runs there"
+            self._note(f"warning: not reached to stop the command: {', '.join(untold)}\n  next: {step}")
 
     def _reached_node(self, rank: int) -> Event:
         facts, node = self._facts[rank], self._plan.nodes[rank]

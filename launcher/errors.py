@@ -20,6 +20,7 @@
     ├── ValueRefused              69   what a function returned on a node cannot be had here
     ├── RemoteError               70   a function raised an exception on a node
     ├── CollectFailed             69   the outputs could not be brought here whole
+    ├── HomeFull                  74   there is no room for a job's folder
     └── StorageFailed             69   what a URI names could not be read or written
 
 The number is the exit status of a command that ends with the error.  Every error says what happened, where, the last
@@ -178,6 +179,12 @@ class CollectFailed(LauncherError):
     """The outputs could not be brought here whole; they still lie on the nodes."""
 
     exit_code = 69
+
+
+class HomeFull(LauncherError):
+    """The disk of LAUNCHER_HOME is full: nobody can coordinate the job there; what runs on its nodes goes on."""
+
+    exit_code = 74
 
 
 class StorageFailed(LauncherError):

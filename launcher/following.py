@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher import api
-from launcher.errors import LauncherError
+from launcher.errors import HomeFull, LauncherError
 from launcher.feed import Feed
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0
 """how often a coordinator's death is looked for, where nobody says otherwise"""
+_ROOM = 1 << 16
+"""bytes"""
 _FAILURES, _LAST_LINES = 3, 12
 """after so many that failed before they had written an end no other is tried; so much is shown of their log"""
 
@@ -51,10 +55,23 @@ class Attention:
         if sum((process.poll() or 0) > 0 for process in self._started) < _FAILURES:
             return
         log = self._folder.coordinator_log
-        lines = _last_lines(log)
-        step = f"mend that, then launcher attach {self._folder.job_id}" if lines else "is there room on that disk?"
         what = "one coordinator of the job after the other failed; what runs on its nodes goes on"
-        raise LauncherError(what, where=str(log), lines=lines, next_step=step)
+        if _is_full(self._folder.root):
+            step = f"make room on the disk of LAUNCHER_HOME, then launcher attach {self._folder.job_id}"
+            raise HomeFull(what, where=str(self._folder.root), lines=[os.strerror(errno.ENOSPC)], next_step=step)
+        raise LauncherError(what, where=str(log), lines=_last_lines(log),
+                            next_step=f"mend that, then launcher attach {self._folder.job_id}")
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether what a coordinator writes first has no place there, on a full disk or with a quota that is used up."""
+    import tempfile  # for this alone
+
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            return file.write(bytes(_ROOM)) < _ROOM
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _last_lines(log: Path) -> list[str]:

@@ -309,6 +309,26 @@ def test_a_failed_collection_can_be_resumed(tmp_path: Path) -> None:
 
 
 JUMPING = """
+@pytest.mark.root
+def test_a_disk_that_fills_up_meanwhile_is_told_and_the_job_goes_on(tmp_path: Path) -> None:
+    """Exit code 74 where no coordinator has room to work; with room `attach` shows all, no line lost or twice."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path / "home")], check=True)
+    try:
+        inventory = tmp_path / "cluster.yaml"
+        inventory.write_text(f"backend: local\ndefaults: {{workdir: {tmp_path}/work}}\n")
+        desk = Desk(tmp_path / "home", ("--cluster", str(inventory)))
+        done = desk.submit("--nodes", "1", "--command", "seq 300000", check=74)
+        assert "No space left on device" in done.stderr and "launcher attach" in done.stderr
+        subprocess.run(["mount", "-o", "remount,size=50m", str(tmp_path / "home")], check=True)
+        desk.run("attach", "latest")
+        assert desk.log(0) == b"".join(b"%d\n" % number for number in range(1, 300001))
+    finally:
+        desk.end_everything()
+        subprocess.run(["umount", "-l", str(tmp_path / "home")], check=True)
+
+
 import sys, time
 if "launcher.coordinator" in " ".join(sys.orig_argv):
     true, began = time.time, time.monotonic()

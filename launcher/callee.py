@@ -41,14 +41,18 @@ def main(folder: str) -> int:
     os.makedirs(place, exist_ok=True)
     with open(os.path.join(folder, "call.json"), encoding="utf-8") as file:
         call = json.load(file)
+    own = os.getpid()
     try:
         function, args, kwargs = _loaded(folder, call["python"])
         value = function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is told there and in the log, and the process ends
         told = _told(error, call["file"])
-        _save(place, {"error": told})
+        if os.getpid() == own:
+            _save(place, {"error": told})
         sys.stderr.write(told["traceback"])
         return _status(error)
+    if os.getpid() != own:
+        return 0  # a child that the function has forked, and that came back out of it as well: the process's own value counts
     try:
         document = {"value": _Writer(place).write(value, "")}
     except Refused as error:

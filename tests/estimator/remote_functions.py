@@ -37,6 +37,16 @@ def fails(rank: int, kind: str) -> int:
     raise KeyError("the key")
 
 
+def forked(raises: bool) -> str:
+    """Only a child comes back out of it."""
+    if os.fork():
+        os.wait()
+        os._exit(0)
+    if raises:
+        raise ValueError("the child's")
+    return "the child's"
+
+
 def all_reduced() -> Any:
     """What torch.distributed makes of every rank's tensor."""
     import torch

@@ -118,6 +118,13 @@ def test_other_ends(office: Desk, kind: str, error: type[Exception], text: str) 
     assert text in str(told.value)
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_child_that_comes_back_out_of_the_function_says_nothing_for_it(office: Desk, raises: bool) -> None:
+    """What a process returned is its own to tell, not one's that the function forked."""
+    with pytest.raises(UnexpectedStatusException, match=r"rank 0 \(node 0, local-0\) left no value"):
+        launcher.run(remote_functions.forked, (raises,), show_logs=False)
+
+
 def test_where_a_value_cannot_travel_its_place_in_the_whole_is_told(office: Desk) -> None:
     """The way to it, and its type."""
     with pytest.raises(ValueRefused, match=r"it returned a threading\.Event at \['x'\]\[1\]: "):

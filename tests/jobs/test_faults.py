@@ -126,14 +126,15 @@ def test_the_job_outlives_its_terminal(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("when", ["coordinator", "reached", "synced", "master", "starting", "following"])
-def test_a_killed_coordinator_is_replaced(desk: Desk, when: str) -> None:
+def test_a_killed_coordinator_is_replaced(desk: Desk, tmp_path: Path, when: str) -> None:
     """kill -9 in every phase: status says lost, wait starts a new one, nothing is lost or done twice."""
-    process = desk.start(
-        "--nodes", "2", "--source-dir", "train_src", "--command", f"{LINES}; echo $RANK > $PAI_OUTPUT_MODEL/$RANK"
-    )
+    gate = tmp_path / "gate"
+    ends = f"until [ -e {gate} ]; do sleep 0.05; done; echo $RANK > $PAI_OUTPUT_MODEL/$RANK"
+    process = desk.start("--nodes", "2", "--source-dir", "train_src", "--command", f"{LINES}; {ends}")
     desk.happened(when)
     kill_both(desk, process)
     assert desk.json("status", "latest")["coordinator"] == "lost"
+    gate.touch()
     desk.run("wait", "latest")
     assert desk.log(0) == desk.log(1) == COUNTED
     assert {path.name for path in (desk.folder() / "output" / "model").iterdir()} == {"0", "1"}
@@ -308,7 +309,6 @@ def test_a_failed_collection_can_be_resumed(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", str(tmp_path / "home")], check=True)
 
 
-JUMPING = """
 @pytest.mark.root
 def test_a_disk_that_fills_up_meanwhile_is_told_and_the_job_goes_on(tmp_path: Path) -> None:
     """Exit code 74 where no coordinator has room to work; with room `attach` shows all, no line lost or twice."""
@@ -329,6 +329,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_and_the_job_goes_on(tmp_path: Pa
         subprocess.run(["umount", "-l", str(tmp_path / "home")], check=True)
 
 
+JUMPING = """
 import sys, time
 if "launcher.coordinator" in " ".join(sys.orig_argv):
     true, began = time.time, time.monotonic()

@@ -126,15 +126,19 @@ def test_the_job_outlives_its_terminal(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("when", ["coordinator", "reached", "synced", "master", "starting", "following"])
-def test_a_killed_coordinator_is_replaced(desk: Desk, tmp_path: Path, when: str) -> None:
+def test_a_killed_coordinator_is_replaced(desk: Desk, request: pytest.FixtureRequest, when: str) -> None:
     """kill -9 in every phase: status says lost, wait starts a new one, nothing is lost or done twice."""
-    gate = tmp_path / "gate"
-    ends = f"until [ -e {gate} ]; do sleep 0.05; done; echo $RANK > $PAI_OUTPUT_MODEL/$RANK"
-    process = desk.start("--nodes", "2", "--source-dir", "train_src", "--command", f"{LINES}; {ends}")
+    go = f"/tmp/go-{os.urandom(6).hex()}-"
+    command = f"{counts(go + '$RANK')}; echo $RANK > $PAI_OUTPUT_MODEL/$RANK"
+    process = desk.start("--nodes", "2", "--source-dir", "train_src", "--command", command)
     desk.happened(when)
     kill_both(desk, process)
     assert desk.json("status", "latest")["coordinator"] == "lost"
-    gate.touch()
+    for rank in (0, 1):
+        if "--cluster" in desk.extra:
+            request.getfixturevalue("cluster").exec(f"node{rank + 1}", "touch", f"{go}{rank}", user="train")
+        else:
+            Path(f"{go}{rank}").touch()
     desk.run("wait", "latest")
     assert desk.log(0) == desk.log(1) == COUNTED
     assert {path.name for path in (desk.folder() / "output" / "model").iterdir()} == {"0", "1"}

@@ -12,6 +12,7 @@ import itertools
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -242,6 +243,7 @@ class Link:
     def _establish(self, first: Mapping[str, Any]) -> dict[str, Any]:
         self.transport = transports.connect(self.address.backend, self.host, self.address.options)
         try:
+            self._see_whether_wanted()
             channel = self.transport.open(self._python_words())
             marker = bootstrap.Marker()
             request = {"id": 0, "op": "node_hello", **first}
@@ -256,10 +258,17 @@ class Link:
                 raise bootstrap.too_old(self.host, rest[1:].decode(errors="replace"))
             if rest[:1] == b"-":
                 channel.send(bootstrap.announced(bootstrap.agent_archive()))
-            return self._first_reply(channel, rest[1:], deadline)
+            reply = self._first_reply(channel, rest[1:], deadline)
+            self._see_whether_wanted()
+            return reply
         except BaseException:
             self._drop()
             raise
+
+    def _see_whether_wanted(self) -> None:
+        """LinkLost where it was closed meanwhile: whoever did so could not let go of what was only being made."""
+        if self.closing.is_set():
+            raise LinkLost("the connection was closed", where=self.host.name)
 
     def _first_reply(self, channel: transports.Channel, received: bytes, deadline: float) -> dict[str, Any]:
         decoder = wire.Decoder()
@@ -385,8 +394,10 @@ class Link:
 
     def _come_back(self, following: Following, pause: float = 0.25) -> bool:
         """Connect again and follow on; False when the link was closed meanwhile."""
+        said = ""
         while not self.closing.wait(pause):
             pause = min(max(pause * 2, 0.25), 10.0)
+            self._drop()
             try:
                 self._establish({"attempt": following.attempt, "python": self.host.python, "venv": self.host.venv})
                 following.names = {}
@@ -400,6 +411,11 @@ class Link:
                 return False
             except NodeError as error:
                 following.tell({"type": "still lost", "message": error.what})
+            except Exception as error:  # noqa: BLE001 - nobody would hear of it, and the job, which goes on there, would never end
+                if str(error) != said:
+                    said = str(error)
+                    traceback.print_exc()
+                following.tell({"type": "still lost", "message": f"{type(error).__name__}: {error}"})
             else:
                 following.tell({"type": "found"})
                 return True
@@ -409,11 +425,12 @@ class Link:
         """Let go of the connection: the reader does it when the session ends, and whoever closes the link, maybe at once."""
         with self._dropping:
             channel, self._channel = self._channel, None
-            if channel is not None:
-                channel.close()
             transport, self.transport = self.transport, None
-            if transport is not None:
-                transport.close()
+            for one in (channel, transport):
+                # Without a thread or descriptor for a good-bye it is let go of without.
+                with contextlib.suppress(OSError, RuntimeError):
+                    if one is not None:
+                        one.close()
         for replies in list(self._replies.values()):
             replies.put(error or LinkLost("the connection was closed", where=self.host.name))
 

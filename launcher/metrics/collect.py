@@ -76,6 +76,14 @@ class Collector:
                     self._scan.kill()
 
     def _collect(self) -> None:
+        try:
+            self._try_to_collect()
+        except Exception as error:
+            what = f"by a fault of the launcher itself: {type(error).__name__}: {error}"
+            self._note(f"warning: metrics are collected no more, {what}")
+            raise
+
+    def _try_to_collect(self) -> None:
         tries = 0
         while tries < _TRIES:
             try:
@@ -120,9 +128,10 @@ class Collector:
         while True:
             # What has come together is written together.
             piece = scan.stdout.read1(1 << 16)
-            while piece and not piece.endswith(b"\n"):
+            if piece and not piece.endswith(b"\n"):
                 piece += scan.stdout.readline()
-            messages = [json.loads(line) for line in piece.splitlines() if line.endswith(b"}")]
+            # Of a scan that was killed the last line may be cut.
+            messages = [json.loads(line) for line in piece.split(b"\n")[:-1]]
             records = [record for message in messages if "found" in message for record in self._records(message, memory)]
             if records:
                 lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

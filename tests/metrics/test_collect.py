@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -11,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from launcher.metrics import read
-from launcher.metrics.collect import Collector
+from launcher.metrics.collect import Collector, _Memory
 from launcher.model import MetricDefinition
 from tests.jobs.desk import eventually
 
@@ -171,3 +173,30 @@ def test_the_end_is_not_waited_for_for_ever(make: Callable[..., Job], monkeypatc
     job.collector.finish(0.2)
     assert "not looked through for metrics within 0.2 s" in job.notes[0]
     assert scan.wait(60) == -signal.SIGKILL and threading.active_count() < 50
+
+
+def test_a_scan_that_was_killed_in_the_midst_of_a_line_is_over(make: Callable[..., Job]) -> None:
+    """What it had not said whole is said by the next one; nobody waits for the line's end, or takes its part for a number."""
+    job = make()
+    whole = {"log": "node-0/stdout.log", "offset": 0, "found": [["loss", "1"]]}
+    said = f'{json.dumps(whole)}\n{{"log": "node-0/stdout.log", "offset": 7, "found": [["loss", "}}'
+    ended = list[bool]()
+
+    def take() -> None:
+        scan = SimpleNamespace(stdout=io.BufferedReader(io.BytesIO(said.encode())))
+        ended.append(job.collector._take(scan, _Memory(job.root / "metrics.jsonl")))
+
+    taking = threading.Thread(target=take, daemon=True)
+    taking.start()
+    taking.join(60)
+    assert ended == [False] and job.values() == [1.0]
+
+
+def test_a_fault_of_the_collector_itself_is_told(make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread would end without a word, and the job with half of its numbers."""
+    monkeypatch.setattr(threading, "excepthook", lambda told: None)
+    job = make()
+    monkeypatch.setattr(job.collector, "_rank_of", lambda *place: 1 / 0)
+    job.log("loss=1\n")
+    assert job.finish() == []
+    assert len(job.notes) == 1 and "collected no more" in job.notes[0] and "ZeroDivisionError" in job.notes[0]

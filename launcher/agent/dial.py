@@ -46,6 +46,8 @@ _FOR_AGENTS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 def main(reader):
     """Serve until the line ends.  ``reader`` is a buffered stdin, the order its next line."""
+    # Held back until the stub listens: unheard they would end us, and with us the step.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in _NOTED])
     order = eval(reader.readline().decode())  # noqa: S307 - from whoever sent this very text
     procs.set_name("launcher-step")
     above = fork_below()
@@ -342,6 +344,7 @@ class Stub:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         for name in _NOTED:
             signal.signal(getattr(signal, name), lambda number, _: self._signals.append(number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [getattr(signal, name) for name in _NOTED])
 
     def serve(self):
         """Until the line ends, or a good-bye; 0, or 1 when something had to be ended by force."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import queue
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from launcher.agent import dial
+from launcher.agent import dial, procs
 from launcher.errors import NodeGone
 from launcher.model import Command, Host, JobSpec, Node, Plan
 from launcher.transports import srun
@@ -169,6 +173,30 @@ def test_strangers_are_hung_up_on_and_disturb_nobody(step: Step, words: bytes) -
     channel = step.transport(Host("here", "here")).open(["echo", "up"])
     assert channel.receive(10, PATIENCE) == b"up\n"
     channel.close()
+
+
+def test_a_signal_to_a_task_that_is_still_calling_is_told_and_outlived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm does not wait with a warning, or with the end of an allocation, until a step has started."""
+    heard: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+    calling, answer, accept = threading.Event(), threading.Event(), Step._accept
+
+    def slow(self: Step) -> None:
+        calling.set()
+        answer.wait(PATIENCE)
+        accept(self)
+
+    monkeypatch.setattr(Step, "_accept", slow)
+    order = Order("1", ("here",), sys.executable, program=PROGRAM)
+    made = Step(order, lambda *told: heard.put(told), addresses=["127.0.0.1"], patience=PATIENCE)
+    reached = ThreadPoolExecutor(1).submit(made.transport, Host("here", "here"))
+    assert calling.wait(PATIENCE) and made._process is not None
+    (task,) = procs.children(made._process.pid)
+    os.killpg(task, signal.SIGTERM)
+    answer.set()
+    channel = reached.result(PATIENCE).open(["/bin/sh", "-c", "kill -USR1 $$; kill -TERM $$; echo on"])
+    assert heard.get(timeout=PATIENCE) == ("here", "SIGTERM") and heard.empty()
+    assert channel.receive(100, PATIENCE) == b"on\n"
+    made.close()
 
 
 def test_a_task_tells_its_secret_to_nobody(step: Step) -> None:

@@ -133,6 +133,11 @@ def _start(argv, environment, cwd):
         except OSError as error:
             os.write(2, ("%s: %s\n" % (argv[0], error.strerror)).encode())
         os._exit(127)
+    try:
+        # Whoever is first: it may have to be ended before it has come that far.
+        os.setpgid(child, child)
+    except OSError:
+        pass  # it is another program already, and was first
     return child
 
 

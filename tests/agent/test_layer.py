@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.agent import layer
+from launcher.agent import layer, layers
 from tests.agent.wheels import blocking_project, wheel
 from tests.jobs.desk import eventually
 
@@ -163,3 +163,22 @@ def test_an_interpreter_of_a_virtual_environment_shares_its_packages(node: Node,
     made, _ = node.end(node.start(["addon"], python=python))
     subprocess.check_call([made["python"], "-c", "import below, addon"])
     assert not list(Path(site).glob("addon*")) and not list(Path(site).glob("pip*"))
+
+
+def test_an_installation_can_be_ended_before_it_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard of a session that ends at once ends it as a group, which the child itself may not have made yet."""
+    guard, own = os.getpid(), os.setpgid
+
+    def late(pid: int, group: int) -> None:
+        if os.getpid() != guard:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        own(pid, group)
+
+    monkeypatch.setattr(os, "setpgid", late)
+    child = layers._start(["touch", str(tmp_path / "begun")], dict(os.environ), tmp_path)
+    try:
+        os.killpg(child, signal.SIGKILL)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL and list(tmp_path.iterdir()) == []
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)

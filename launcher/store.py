@@ -179,8 +179,7 @@ class Store:
         except OSError as error:
             step = "name another place by LAUNCHER_HOME"
             raise UsageError(f"the jobs cannot be read: {error.strerror}", where=str(self.jobs), next_step=step) from error
-        for entry in sorted(entries, key=lambda entry: (_birth(entry.name), _written(entry.path), entry.name)):
-            yield Folder(Path(entry.path))
+        yield from sorted((Folder(Path(entry.path)) for entry in entries), key=lambda folder: (_created(folder), folder.job_id))
 
     def find(self, name: str) -> Folder:
         """The job of that id, of that unique prefix, or the `latest`; JobNotFound names the candidates."""
@@ -197,12 +196,22 @@ class Store:
         raise _not_found(name, found, folders, self.jobs)
 
 
-def _written(folder: str) -> int:
-    """When its job.json was, in nanoseconds: of jobs of one second, whose ids tell no order, the later one is the latest."""
+def _created(folder: Folder) -> float:
+    """When a job was submitted, as its job.json has it, in seconds since the epoch; before that is written, as its id has it.
+
+    The id alone would not do: it tells the local time, of which some hour comes twice a year, and which another terminal, or
+    cron, may count otherwise; and of jobs of one second it tells no order.
+    """
+    told = read_json(folder.job)
+    created = told.get("created_at") if isinstance(told, dict) else None
+    if isinstance(created, (int, float)):
+        return created
+    day, _, hour = folder.job_id[-20:-5].partition("-")  # the id ends in -YYYYMMDD-HHMMSS-xxxx
     try:
-        return os.stat(os.path.join(folder, "job.json")).st_mtime_ns
-    except OSError:
-        return 0
+        parts = int(day[:4]), int(day[4:6]), int(day[6:]), int(hour[:2]), int(hour[2:4]), int(hour[4:])
+        return time.mktime((*parts, 0, 0, -1))
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _not_found(name: str, found: list[Folder], folders: list[Folder], where: Path) -> JobNotFound:
@@ -217,7 +226,3 @@ def _not_found(name: str, found: list[Folder], folders: list[Folder], where: Pat
     close = difflib.get_close_matches(name, names, n=3) or names[-3:]
     return JobNotFound(f"no job {name!r}", where=str(where), problems=close, next_step="launcher list")
 
-
-def _birth(job_id: str) -> str:
-    # The id ends in -YYYYMMDD-HHMMSS-xxxx.
-    return job_id[-20:-5]

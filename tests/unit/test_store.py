@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -76,13 +77,20 @@ def test_of_two_jobs_of_one_second_the_later_one_is_the_latest(store: Store) -> 
     """Their ids tell no order, and names come before letters in them."""
     for number, name in enumerate(("sh-20250101-000000-zzzz", "over-20250101-000000-mmmm", "away-20250101-000000-aaaa")):
         job = store.create(name).job
-        job.write_text("{}")
-        os.utime(job, ns=(0, 10**18 + number))
+        job.write_text(json.dumps({"created_at": 1735689600.25 + number / 10}))
         assert store.find("latest").job_id == name
 
 
+def test_the_latest_job_is_the_last_one_whatever_the_local_time_was(store: Store) -> None:
+    """Summer time ends, a laptop travels, cron knows no time zone: `cancel latest` still means the job submitted last."""
+    for number, name in enumerate(("a-20251026-023000-aaaa", "a-20251026-021000-bbbb", "a-20251025-180000-cccc")):
+        store.create(name).job.write_text(json.dumps({"created_at": 1761438600.0 + 2400 * number}))
+        assert store.find("latest").job_id == name
+    assert [folder.job_id[-4:] for folder in store.folders()] == ["aaaa", "bbbb", "cccc"]
+
+
 def test_a_job_is_found_by_id_prefix_and_latest(store: Store) -> None:
-    """`latest` is the youngest by the time in its id, whatever its name."""
+    """`latest` is the youngest, whatever its name; before its job.json is written by the time in its id."""
     jobs(store, "zoo-20250101-000000-aaaa", "ant-20250102-000000-bbbb", "ant-20250101-120000-cccc")
     assert store.find("latest").job_id == "ant-20250102-000000-bbbb"
     assert store.find("zoo").job_id == "zoo-20250101-000000-aaaa"

@@ -56,10 +56,12 @@ class LocalChannel:
         self._name = name
         self._stdin, self._stdout = process.stdin, process.stdout
         self._stderr: IO[bytes] | None = process.stderr
-        for pipe in (self._stdin, self._stderr):
+        for pipe in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(pipe.fileno(), False)
         self._tail = b""
         self._stderr_lock = threading.Lock()
+        self._sending = threading.Lock()
+        """held by whoever uses the program's input"""
         # Whoever closes the channel writes here, which wakes those who wait, and closes the pipes when they are out.
         self._woken, self._waker = os.pipe()
         self._gate = Gate()
@@ -67,7 +69,7 @@ class LocalChannel:
     def send(self, data: bytes) -> None:
         """Write all of ``data``; LinkLost when the program is gone or has closed its input."""
         rest = memoryview(data)
-        with self._using():
+        with self._sending, self._using():
             while rest:
                 if self._wait(self._stdin, select.POLLOUT, None):
                     rest = rest[self._written(rest):]
@@ -76,18 +78,24 @@ class LocalChannel:
         """Up to ``limit`` bytes; b"" at the end of output; LinkLost after `close`; TimeoutError."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._using():
-            while not self._wait(self._stdout, select.POLLIN, end):
-                pass
-            return os.read(self._stdout.fileno(), limit)
+            while True:
+                if self._wait(self._stdout, select.POLLIN, end):
+                    # Whoever closes the channel receives, too, and may have been first.
+                    with contextlib.suppress(BlockingIOError):
+                        return os.read(self._stdout.fileno(), limit)
 
     def finish(self) -> None:
         """Close the program's standard input."""
-        self._stdin.close()
+        with self._sending:
+            self._stdin.close()
 
     def close(self) -> tuple[int | None, bytes]:
         """Let go of the program: (exit status or None, last bytes of its stderr)."""
         end = time.monotonic() + GOODBYE
-        self.finish()
+        # While somebody sends to a program that takes nothing, the input is in use until it is hung up.
+        if self._sending.acquire(timeout=GOODBYE):
+            self._stdin.close()
+            self._sending.release()
         try:
             while self.receive(1 << 20, end - time.monotonic()):
                 pass

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import time
@@ -100,7 +101,7 @@ class Estimator:
     """`repo`, `branch`, `commit`: source_dir is a folder in there"""
     job_type: str
     """PyTorchJob: there is no other kind"""
-    hyperparameters: dict[str, Any]
+    hyperparameters: dict[str, Any] | None
     """in the command's PAI_HPS, PAI_HPS_<NAME>, PAI_USER_ARGS and hyperparameters.json"""
     environments: Mapping[str, Any] | None
     """variables of the command"""
@@ -173,9 +174,15 @@ class Estimator:
         _check(self, others)
         self.hyperparameters = dict(hyperparameters or {})
 
+    def __copy__(self) -> Estimator:
+        """One with the same settings, and from then on with jobs and hyperparameters of its own: as for trying other values."""
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self), _jobs=list(self._jobs), hyperparameters=copy.copy(self.hyperparameters))
+        return made
+
     def set_hyperparameters(self, **values: Any) -> None:
         """Add hyperparameters, or change them, for the fits to come."""
-        self.hyperparameters.update(values)
+        self.hyperparameters = {**(self.hyperparameters or {}), **values}
 
     def fit(
         self,
@@ -339,7 +346,7 @@ def _of_training(
     git = said.git_config
     return {
         "image": said.image_uri,
-        "hyperparameters": dict(said.hyperparameters),
+        "hyperparameters": dict(said.hyperparameters or {}),
         "requirements": None if said.requirements is None else tuple(said.requirements),
         "labels": {key: str(value) for key, value in (said.labels or {}).items()},
         "inputs": dict(inputs or {}),
@@ -361,7 +368,7 @@ def _command(said: str | Sequence[str] | Command | None) -> Command:
 def _check_known(said: Estimator) -> None:
     """Raise WrongArguments for an estimator that was attached to a job and does not know all of its secrets."""
     hidden = [f"environments[{key!r}]" for key, value in sorted((said.environments or {}).items()) if value == MASK]
-    hidden += [f"hyperparameters[{key!r}]" for key, value in sorted(said.hyperparameters.items()) if value == MASK]
+    hidden += [f"hyperparameters[{key!r}]" for key, value in sorted((said.hyperparameters or {}).items()) if value == MASK]
     hidden += [f"requirements[{number}]" for number, line in enumerate(said.requirements or ()) if f"{MASK}@" in line]
     hidden += ["git_config['repo']"] if MASK in (said.git_config or {}).get("repo", "") else []
     if hidden:

@@ -171,6 +171,12 @@ class TrainingJob:
     def __repr__(self) -> str:
         return f"TrainingJob({self.training_job_id!r})"
 
+    def __eq__(self, other: object) -> bool:
+        return self._folder.root == other._folder.root if isinstance(other, TrainingJob) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._folder.root)
+
     # Last, since in the body of the class it hides the built-in one.
     @classmethod
     def list(cls, status: str | None = None) -> Sequence[TrainingJob]:

@@ -10,7 +10,7 @@ import pytest
 
 from launcher import Estimator, TrainingJob, api
 from launcher.errors import UsageError, WrongArguments
-from launcher.estimator import request_of
+from launcher.estimator import ARGUMENTS, request_of
 from launcher.model import Command
 from launcher.session import Session
 
@@ -174,6 +174,17 @@ def test_positional_arguments_stand_in_pais_order() -> None:
     """image_uri, command, source_dir, git_config, job_type, hyperparameters."""
     said = Estimator("venv:/opt/t", "true", "src", None, "PyTorchJob", {"lr": 1})
     assert (said.image_uri, said.command, said.source_dir, said.hyperparameters) == ("venv:/opt/t", "true", "src", {"lr": 1})
+
+
+def test_an_attribute_that_is_none_says_as_little_as_an_argument() -> None:
+    """Between two fits all of them may be set to that."""
+    plain, said = request_of(Estimator(command="true")), Estimator(command="true", hyperparameters={"lr": 1}, labels={"a": "b"})
+    for name in ARGUMENTS:
+        if name not in ("command", "instance_count"):
+            setattr(said, name, None)
+    assert request_of(said) == plain
+    said.set_hyperparameters(lr=2)
+    assert request_of(said).hyperparameters == {"lr": 2}
 
 
 def test_what_is_asked_for_becomes_the_front_desks_request(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import io
 import json
 import os
@@ -38,6 +39,19 @@ def test_a_fit_shows_the_logs_and_leaves_a_model(office: Desk, capfd: pytest.Cap
     assert (job.status, job.is_succeeded(), job.is_completed(), job.reason_code) == ("Succeed", True, True, None)
     assert job.output_path("model") == said.model_data() and job.console_uri == office.folder().as_uri()
     assert said.describe() == office.json("status", job.training_job_id)
+
+
+def test_a_copy_has_jobs_of_its_own(office: Desk) -> None:
+    """Another value is tried on a copy: the first one's hyperparameters and latest job stay; a job that is found anew is equal."""
+    said = Estimator(command=MODEL, hyperparameters={"lr": 1})
+    first = said.fit(show_logs=False)
+    other = copy.copy(said)
+    other.set_hyperparameters(lr=2)
+    other.hyperparameters["more"] = 3  # type: ignore[index]
+    second = other.fit(show_logs=False)
+    assert (said.hyperparameters, said.latest_job, other.latest_job) == ({"lr": 1}, first, second)
+    assert TrainingJob.list() == [first, second] and {first, TrainingJob.get(first.training_job_id)} == {first}
+    assert first not in (second, first.training_job_id)
 
 
 def test_without_logs(office: Desk, capfd: pytest.CaptureFixture[str]) -> None:

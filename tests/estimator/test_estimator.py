@@ -42,7 +42,7 @@ def test_a_fit_shows_the_logs_and_leaves_a_model(office: Desk, capfd: pytest.Cap
 
 
 def test_a_copy_has_jobs_of_its_own(office: Desk) -> None:
-    """Another value is tried on a copy: the first one's hyperparameters and latest job stay; a job that is found anew is equal."""
+    """Another value is tried on a copy: the hyperparameters and latest job of the first stay; a job found anew is equal."""
     said = Estimator(command=MODEL, hyperparameters={"lr": 1})
     first = said.fit(show_logs=False)
     other = copy.copy(said)

@@ -237,7 +237,11 @@ def run_job(root: str) -> None:
     except LauncherError as error:
         _end(folder, "InitializeFailed", "NoAllocation", str(error), error.exit_code)
     _go_on(folder, plan)
-    sys.exit(_coordinate(folder))
+    code = _coordinate(folder)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # As in launcher.coordinator: the nodes are not held for a thread whose step was given up and that still waits for something.
+    os._exit(code)
 
 
 def _go_on(folder: Folder, plan: Plan) -> None:

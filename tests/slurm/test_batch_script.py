@@ -14,8 +14,8 @@ import pytest
 
 from launcher.backends import batch, detached
 from launcher.errors import SlurmSilent, SubmitRefused
-from launcher.model import Command, Host, JobSpec, Plan, SlurmOptions
-from launcher.store import Folder, Store, read_json
+from launcher.model import Command, Host, JobSpec, Plan, SlurmOptions, to_json
+from launcher.store import Folder, Store, read_json, write_json
 
 SBATCH = """#!/bin/sh
 env >"$SEEN/environment"
@@ -255,3 +255,30 @@ def test_a_plan_without_nodes_is_whole(seen: Path) -> None:
     made = plan()
     assert (made.batch, made.nodes, made.spec.nodes) == (True, (), 2)
     assert not replace(made, template=None).batch
+
+
+END_BESIDE_A_THREAD = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+from launcher.backends import batch
+
+def coordinate(folder):
+    ThreadPoolExecutor(1).submit(time.sleep, 300)
+    print("told", flush=False)
+    return 3
+
+batch._given, batch._go_on, batch._coordinate = lambda: None, lambda *_: None, coordinate
+batch.complete = lambda *_: None
+batch.run_job(sys.argv[1])
+"""
+
+
+def test_a_batch_step_ends_with_its_job_whatever_a_thread_still_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publication that was given up may hang on for minutes, and with it the nodes would be held."""
+    monkeypatch.setenv("LAUNCHER_HOME", str(tmp_path))
+    folder = Store().create("job-20250101-000000-abcd")
+    write_json(folder.plan, to_json(plan()))
+    done = subprocess.run([sys.executable, "-c", END_BESIDE_A_THREAD, folder.root], check=False, timeout=120)
+    assert done.returncode == 3 and folder.coordinator_log.read_text() == "told\n"

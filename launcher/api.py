@@ -89,12 +89,13 @@ def submit(
     try:
         with making.alone(folder):
             _fill(drafted, folder, progress)
+            # Before anybody leaves: a Ctrl-C between here and the start would leave a job that nobody coordinates.
+            before_start()
     except BaseException:
         import shutil
 
         shutil.rmtree(folder.root, ignore_errors=True)
         raise
-    before_start()
     try:
         _start(made, folder, prepared, progress)
     except LauncherError as error:

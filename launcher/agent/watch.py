@@ -57,8 +57,11 @@ class Watch:
 
     def wait(self, seconds: float = POLL_SECONDS) -> None:
         """Block until something changed, at most ``seconds`` (and at most POLL_SECONDS, for what inotify does not see)."""
-        descriptors = [] if self._fd is None else [self._fd]
-        select.select(descriptors, [], [], max(0.0, min(seconds, POLL_SECONDS)))
+        # Not select, which knows no descriptor above 1023: whoever watches may have many open.
+        poll = select.poll()
+        if self._fd is not None:
+            poll.register(self._fd, select.POLLIN)
+        poll.poll(max(0.0, min(seconds, POLL_SECONDS)) * 1000)
         self.clear()
 
     def close(self) -> None:

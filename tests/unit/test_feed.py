@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import threading
 from pathlib import Path
 
@@ -229,3 +231,20 @@ def test_no_line_is_lost_or_doubled_while_writers_append(folder: Folder) -> None
     finish(folder)
     take()
     assert told == expected
+
+
+def test_whoever_watches_may_have_any_number_of_files_open(folder: Folder) -> None:
+    """As a notebook has whose data loaders share memory by descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while opened[-1] < 1024:
+            opened.append(os.dup(opened[0]))
+        feed = Feed(folder)
+        feed.wait(0.01)
+        feed.close()
+    finally:
+        for fd in opened:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*://")
 _LOCAL = ("file", "local")
-OBJECT_STORES = ("s3", "s3a", "oss", "gs", "gcs", "abfs", "abfss", "az", "adl", "memory")
+OBJECT_STORES = ("s3", "s3a", "oss", "gs", "gcs", "abfs", "abfss", "az", "adl")
 """protocols whose files appear whole or not at all; elsewhere a file is written under another name and renamed"""
 READ_ONLY = ("http", "https", "data", "zip", "tar", "git", "github")
 _IN_WORDS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
@@ -168,6 +168,8 @@ def problems(uri: str, writing: bool = False) -> list[str]:
     if local_path(uri) is not None:
         path = local_path(uri) or ""
         return [] if path.startswith("/") and "\0" not in path else [f"{shown}: write file:///absolute/path"]
+    if protocol(uri) == "memory":
+        return [f"{shown}: what is in memory:// is seen by one process alone, and gone with it"]
     if writing and protocol(uri) in READ_ONLY:
         return [f"{shown}: nothing can be written to {protocol(uri)}://"]
     if not uri.partition("://")[2].strip("/"):

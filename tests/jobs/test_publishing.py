@@ -148,6 +148,7 @@ def test_a_place_that_cannot_be_written_to_is_said_before_the_command_runs(local
         (("--output-path", "ftp://me:pw@host/x"), "output_path: ftp://****@host/x: a password must not stand in a URI"),
         (("--output-path", "nosuch://x/y"), "no such protocol: nosuch"),
         (("--output-path", "https://host/x"), "nothing can be written to https://"),
+        (("--checkpoints-path", "memory://x/y"), "what is in memory:// is seen by one process alone"),
         (("--output-channel", "a.b", "--output-channel", "a-b"), "'a.b' and 'a-b' would both be PAI_OUTPUT_A_B"),
         (("--output-channel", "../x"), "a channel's name: letters, digits"),
         (("--output-channel", "model.json"), "'model.json': the manifest has this name; rename the channel"),

@@ -15,6 +15,7 @@ A file is written under a temporary name, flushed to disk and renamed; events ar
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -27,6 +28,8 @@ from launcher.errors import JobNotFound, UsageError
 from launcher.keep import home
 
 LATEST = "latest"
+_STALE = 10
+"""times in a row that a file may be replaced while it is read"""
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """made once: `json.dumps` makes one at every call that asks for something of its own"""
 
@@ -61,9 +64,20 @@ def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
 def read_json(path: Path) -> Any:
     """The JSON document at ``path``, None when there is none or it is not whole."""
     try:
-        return json.loads(path.read_bytes().decode("utf-8", "surrogateescape"))
+        return json.loads(_content(path).decode("utf-8", "surrogateescape"))
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
+
+
+def _content(path: Path) -> bytes:
+    """All of a file, of one state: on NFS one that another machine replaces while it is read is no file any more (ESTALE)."""
+    for _ in range(_STALE):
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return path.read_bytes()
 
 
 class Folder:

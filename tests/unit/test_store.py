@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -209,3 +210,21 @@ def test_the_newest_log_of_a_rank_is_found(store: Store) -> None:
         log.write_text("")
         os.utime(log, ns=(age, age))
     assert folder.rank_log(1, 0, 3) == top / "run_1_restart_0" / "3" / "stderr.log"
+
+
+def test_a_file_that_another_machine_replaces_is_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS has no bytes of a file any more that was renamed over while it was read."""
+    folder, read = store.create("a-20250101-000000-aaaa"), Path.read_bytes
+    write_json(folder.cancel, {"level": 2})
+    failures = [errno.ESTALE, errno.ESTALE]
+
+    def stale(self: Path) -> bytes:
+        if failures:
+            raise OSError(failures.pop(), "it is gone")
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    assert folder.cancel_level() == 2
+    failures = [errno.EIO]
+    with pytest.raises(OSError, match="it is gone"):
+        folder.cancel_level()

@@ -240,8 +240,8 @@ def describe(folder: Folder) -> dict[str, Any]:
         "master_addr": address,
         "master_port": port,
         "nodes": [_node(node, seen) for node in plan_.get("nodes", [])],
-        "failure": seen.failure,
-        "model_data": seen.model,
+        "failure": seen.failure and {**seen.failure, "log": folder.as_it_lies(seen.failure.get("log"))},
+        "model_data": folder.as_it_lies(seen.model),
         "outputs": {name: (seen.published or {}).get(name) or str(folder.output / name) for name in _collected(plan_, seen)},
         "coordinator": told.coordinator,
         "slurm_job_id": (read_json(folder.slurm) or {}).get("slurm_job_id"),
@@ -475,7 +475,7 @@ def _summary(folder: Folder) -> dict[str, Any]:
             "model_data": seen.model,
             "exit_code": seen.end["exit_code"] if seen.end else None,
         }
-    kept = {key: state.get(key) for key in ("status", "started_at", "ended_at", "exit_code", "model_data")}
+    kept = {key: state.get(key) for key in ("status", "started_at", "ended_at", "exit_code")}
     return {
         "job_id": folder.job_id,
         "name": plan_.get("spec", {}).get("name"),
@@ -485,5 +485,6 @@ def _summary(folder: Folder) -> dict[str, Any]:
         "nodes": _count(plan_),
         "created_at": plan_.get("created_at"),
         **kept,
+        "model_data": folder.as_it_lies(state.get("model_data")),
         "folder": str(folder.root),
     }

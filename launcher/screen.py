@@ -114,7 +114,7 @@ class Screen:
         if view.end["status"] != "Succeed":
             self.note(ending(folder, view))
         if view.model and not self._quiet_end:
-            self._model(view.model, is_empty(folder.output / "model"), view.end["status"] == "Succeed")
+            self._model(folder.as_it_lies(view.model) or "", is_empty(folder.output / "model"), view.end["status"] == "Succeed")
 
     def _model(self, where: str, empty: bool, success: bool) -> None:
         """Where the model is, as the last line; of a job that failed only where there is something in it."""
@@ -375,7 +375,7 @@ def ending(folder: Folder, view: View) -> str:
     if failure.get("hint"):
         lines.append(f"  hint: {failure['hint']}")
     if failure.get("log"):
-        lines.append(f"  log: {failure['log']}")
+        lines.append(f"  log: {folder.as_it_lies(failure['log'])}")
     if view.collect_error is None and view.publish_error is not None:
         again = f"launcher model-data {folder.job_id} --to URI copies the model"
         resume = f"launcher resume {folder.job_id} publishes them, without training again; only what is missing is sent"

@@ -116,6 +116,11 @@ class Folder:
         found = sorted(top.glob(f"*restart_*/{local_rank}/{which}.log"), key=lambda p: p.stat().st_mtime_ns)
         return found[-1] if found else top / "restart_0" / str(local_rank) / f"{which}.log"
 
+    def as_it_lies(self, told: str | None) -> str | None:
+        """A path in this folder that the job wrote down, as it is now: LAUNCHER_HOME may have been moved."""
+        _, found, rest = (told or "").partition(f"/jobs/{self.job_id}/")
+        return str(self.root / rest) if found and rest.startswith(("output/", "logs/")) else told
+
     def append(self, event: Mapping[str, Any], durable: bool = False) -> None:
         """Add an event in one write; ``durable`` waits until it is on the disk."""
         line = _compact(event).encode("utf-8", "replace") + b"\n"

@@ -19,6 +19,21 @@ def test_a_command_runs_on_every_node_and_its_model_comes_back(desk: Desk) -> No
     assert desk.run("model-data", "latest").stdout.splitlines() == [str(model)]
 
 
+def test_jobs_that_were_moved_are_told_where_they_are(local: Desk) -> None:
+    """LAUNCHER_HOME on another disk, or mounted elsewhere: model and log are told to be there, not where they were."""
+    local.submit("--command", "echo w > $PAI_OUTPUT_MODEL/weights")
+    local.submit("--command", "exit 3", check=3)
+    failed = local.folder().name
+    model = local.folder(local.json("list")["jobs"][0]["job_id"]) / "output" / "model"
+    moved = Desk(local.home.rename(local.home.with_name("moved")), ("--backend", "local"))
+    job, there = model.parts[-3], moved.home / model.relative_to(local.home)
+    assert moved.run("model-data", job).stdout == moved.run("wait", job).stdout == f"{there}\n"
+    assert moved.json("status", job)["model_data"] == moved.json("list")["jobs"][0]["model_data"] == str(there)
+    log = moved.json("status", failed)["failure"]["log"]
+    assert Path(log).is_relative_to(moved.home) and Path(log).is_file()
+    assert f"log: {log}" in moved.run("wait", failed, check=3).stderr
+
+
 def test_the_last_node_may_be_the_only_one_that_leaves_something(desk: Desk) -> None:
     """Also where it shares its folder with one that ended before it, and had left nothing then."""
     command = "[ $RANK = 0 ] || { sleep 1; echo w > $PAI_OUTPUT_MODEL/weights; }"

@@ -70,7 +70,7 @@ clean:
 
 .venv/bin/pip:
 	@scripts/packages venv
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; say which: make PYTHON=…")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make needs Python 3.11 or newer, whose packages constraints.txt pins; say which: make PYTHON=… (for the launcher alone 3.10 does: pip install .)")'
 	@echo "Making .venv"
 	@rm -rf .venv && $(PYTHON) -m venv .venv
 # The one that comes with Python takes twice as long to find out what to install.

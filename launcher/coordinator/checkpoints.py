@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +46,16 @@ class Checkpoints:
         self._trouble = ""
 
     def begin(self, fleet: Fleet, leaders: list[int]) -> None:
-        """Copy every `checkpoint_interval` seconds from now on, if the job has a place for checkpoints."""
-        if self._plan.spec.checkpoints_path is None or self._thread is not None:
+        """Copy every `checkpoint_interval` seconds from now on, if the job has a place for checkpoints.
+
+        Called again, as in an allocation where each attempt is another step, it goes on with the nodes as they are reached then.
+        """
+        if self._plan.spec.checkpoints_path is None:
             return
-        self._thread = threading.Thread(target=self._run, args=(fleet, leaders), name="checkpoints", daemon=True)
-        self._thread.start()
+        self._nodes = fleet, leaders
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+            self._thread.start()
 
     def abandon(self) -> None:
         """Nobody wants them copied any more."""
@@ -70,13 +76,16 @@ class Checkpoints:
         except (LauncherError, OSError) as error:
             raise CollectFailed(f"the checkpoints could not be copied: {_said(error)}") from error
 
-    def _run(self, fleet: Fleet, leaders: list[int]) -> None:
+    def _run(self) -> None:
         while not self._stop.wait(self._plan.spec.checkpoint_interval):
             try:
-                self._once(fleet, leaders)
+                self._once(*self._nodes)
                 self._trouble = ""
             except (LauncherError, OSError) as error:
                 self._complain(_said(error))
+            except Exception as error:  # noqa: BLE001 - nobody would hear of it, and a training of weeks would go on with no copy
+                traceback.print_exc()
+                self._complain(f"{type(error).__name__}: {error}")
 
     def _once(self, fleet: Fleet, leaders: list[int]) -> None:
         links = {}

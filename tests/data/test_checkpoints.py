@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from launcher.coordinator import checkpoints
 from launcher.coordinator.checkpoints import Checkpoints
-from launcher.errors import CollectFailed
+from launcher.errors import CollectFailed, NodeGone
 from launcher.objects import Depot
 from launcher.publish import CHANNEL_MANIFEST
 from launcher.store import Folder
 from tests.data.peers import FakePeer
+
+if TYPE_CHECKING:
+    from launcher.fleet import Fleet
 
 
 class Bench:
@@ -28,8 +33,9 @@ class Bench:
         self.folder = root / "job"
         self.folder.mkdir()
         spec = SimpleNamespace(checkpoints_path=str(self.place), checkpoint_interval=1.0)
-        plan: Any = SimpleNamespace(spec=spec, nodes=[], job_id="job-1")
-        self.checkpoints = Checkpoints(plan, Folder(self.folder), lambda event: None)
+        self.plan: Any = SimpleNamespace(spec=spec, nodes=[], job_id="job-1")
+        self.told: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.checkpoints = Checkpoints(self.plan, Folder(self.folder), self.told.put)
 
     def copy(self) -> None:
         self.checkpoints.finish({0: self.peer})
@@ -66,5 +72,26 @@ def test_what_this_machine_refuses_is_a_sentence(bench: Bench) -> None:
     with pytest.raises(CollectFailed, match=r"the checkpoints could not be copied: File exists: .*/\.checkpoints"):
         bench.copy()
     os.unlink(bench.folder / ".checkpoints")
+    bench.copy()
+    assert (bench.place / "last").read_bytes() == b"x"
+
+
+def test_what_keeps_one_copy_from_being_made_keeps_no_later_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours neither, nor that the nodes of an attempt are reached by a step that has ended."""
+    monkeypatch.setattr(checkpoints, "_STABLE_SECONDS", 0.01)
+    bench.plan.spec.checkpoint_interval = 0.01
+    (bench.output / "last").write_bytes(b"x")
+    link: Any = bench.peer
+    link.connect, link.close = (lambda **_: {}), (lambda: None)
+    left = [RuntimeError("can't start new thread"), NodeGone("the step was ended", where="n1")]
+
+    def ended(rank: int) -> Any:
+        raise left.pop(0) if len(left) > 1 else left[0]
+
+    bench.checkpoints.begin(cast("Fleet", SimpleNamespace(another=ended)), [0])
+    said = [bench.told.get(timeout=60)["message"] for _ in range(2)]
+    assert "RuntimeError: can't start new thread" in said[0] and "the step was ended" in said[1]
+    bench.checkpoints.begin(cast("Fleet", SimpleNamespace(another=lambda rank: link)), [0])
+    assert "copying 1 file(s)" in bench.told.get(timeout=60)["message"]
     bench.copy()
     assert (bench.place / "last").read_bytes() == b"x"

@@ -51,8 +51,8 @@ _CHECKS: dict[str, Check] = {
 def retrieve(
     framework_name: str,
     framework_version: str,
-    accelerator_type: str = "CPU",
-    image_scope: str = ImageScope.TRAINING,
+    accelerator_type: str | None = "CPU",
+    image_scope: str | None = ImageScope.TRAINING,
     session: Session | None = None,
 ) -> ImageInfo:
     """The image of that framework, version, accelerator and scope.
@@ -60,8 +60,8 @@ def retrieve(
     Args:
         framework_name: such as `pytorch`; upper and lower case are the same.
         framework_version: such as `2.4.1`, or `2.4` for the newest one that begins so, or `latest`.
-        accelerator_type: `CPU` or `GPU`.
-        image_scope: `training`, `inference` or `develop`.
+        accelerator_type: `CPU` or `GPU`; None: `CPU`.
+        image_scope: `training`, `inference` or `develop`; None: `training`.
         session: whose cluster file answers; unset: the default session's.
 
     Raises:
@@ -71,9 +71,11 @@ def retrieve(
     Of an image only what the file says of it is compared.  Where it has no images at all, the nodes' own Python is what
     is given, and a warning says so once.
     """
-    asked = {"framework_name": framework_name, "framework_version": framework_version, "accelerator_type": accelerator_type}
+    asked = {"framework_name": framework_name, "framework_version": framework_version}
     missing = [f"{name}: a text is wanted, not None" for name, value in asked.items() if value is None]
-    _complain({**asked, "image_scope": image_scope, "session": session}, missing)
+    _complain({**asked, "accelerator_type": accelerator_type, "image_scope": image_scope, "session": session}, missing)
+    accelerator_type = accelerator_type or "CPU"
+    image_scope = image_scope or ImageScope.TRAINING
     cluster = _cluster(session)
     images = list(cluster.images)
     if not images:
@@ -119,7 +121,7 @@ def _says(said: str | None, asked: str) -> bool:
 def _of_version(images: Iterable[ImageInfo], asked: str) -> ImageInfo | None:
     """The one of that very version, else the newest that begins with it; of equal ones the first in the file."""
     newest_first = sorted(images, key=lambda image: _order(image.framework_version or ""), reverse=True)
-    if asked == LATEST:
+    if asked.lower() == LATEST:
         return newest_first[0] if newest_first else None
     exact = [image for image in newest_first if image.framework_version in (asked, None)]
     said = [image for image in exact if image.framework_version is not None]

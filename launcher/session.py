@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CLOUD_ONLY = (
     "access_key_id", "access_key_secret", "security_token", "credential_config", "region_id", "workspace_id",
-    "oss_bucket_name", "oss_endpoint", "runtime",
+    "oss_bucket_name", "oss_endpoint", "network", "runtime",
 )  # fmt: skip
 """arguments of PAI's sessions that have no meaning on machines of your own"""
 

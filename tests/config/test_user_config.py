@@ -212,8 +212,8 @@ def test_a_session_names_what_the_command_line_would_take(person: Person) -> Non
 
 def test_arguments_of_the_cloud_are_warned_about(person: Person) -> None:
     """And others refused."""
-    with pytest.warns(UserWarning, match="oss_bucket_name, region_id: without meaning"):
-        Session(region_id="cn-hangzhou", oss_bucket_name="b", access_key_id=None)
+    with pytest.warns(UserWarning, match="network, oss_bucket_name, region_id: without meaning"):
+        Session(region_id="cn-hangzhou", oss_bucket_name="b", network="VPC", access_key_id=None)
     with pytest.warns(UserWarning, match="region_id: without meaning") as told:
         setup_default_session(region_id="cn-hangzhou")
     assert told[0].filename == __file__

@@ -61,6 +61,8 @@ def test_retrieve_gives_pais_fields() -> None:
     found = retrieve("pytorch", framework_version="1.10.2")
     assert (found.image_uri, found.framework_name, found.framework_version) == ("docker://t:cpu", "PyTorch", "1.10.2")
     assert (found.accelerator_type, found.python_version, found.image_scope) == ("CPU", None, "training")
+    assert retrieve("pytorch", "1.10.2", accelerator_type=None, image_scope=None) == found
+    assert retrieve("pytorch", "LATEST") == retrieve("pytorch", "latest")
 
 
 def test_an_unknown_image_is_an_error_that_lists_them(lab: Path) -> None:
@@ -95,8 +97,8 @@ def test_what_cannot_be_asked_for_is_told_at_once(lab: Path) -> None:
             "image_scope: 'train': one of training, inference, develop",
             "session: a launcher.session.Session is wanted, not a text",
         )
-        with pytest.raises(WrongArguments, match="accelerator_type: a text is wanted, not None"):
-            retrieve("pytorch", "1.12", None)  # type: ignore[arg-type]
+        with pytest.raises(WrongArguments, match="framework_version: a text is wanted, not None"):
+            retrieve("pytorch", None)  # type: ignore[arg-type]
         with pytest.raises(WrongArguments, match="image_scope: 'all'"):
             list_images(image_scope="all")
         (lab / "cluster.yaml").unlink(missing_ok=True)

@@ -21,6 +21,9 @@ T = TypeVar("T")
 PATIENCE = 120.0
 """seconds that tell a hang: what is waited for comes within one or two, unless the machine is swamped"""
 
+TRAINING_SECONDS = 1000.0
+"""the same of a job in which six interpreters load torch"""
+
 
 def eventually(look: Callable[[], T | None], what: str, patience: float = PATIENCE) -> T:
     """The first true value of ``look``; for what no event can be waited for from outside."""

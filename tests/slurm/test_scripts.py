@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.slurm.handle import SlurmCluster
+from tests.jobs.desk import TRAINING_SECONDS
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "slurm").glob("*.sbatch"))
@@ -99,8 +100,7 @@ def project(slurm: SlurmCluster) -> Path:
 def batch(slurm: SlurmCluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """sbatch in the folder, with this environment of Python; its output goes to out.log there."""
     sbatch = ["sbatch", "--parsable", "--output=out.log", *words]
-    # Six interpreters load torch: on a busy machine that takes its time.
-    return slurm.run(slurm.login, sbatch, cwd=folder, env={"VENV": sys.prefix}, check=False, timeout=360)
+    return slurm.run(slurm.login, sbatch, cwd=folder, env={"VENV": sys.prefix}, check=False, timeout=TRAINING_SECONDS)
 
 
 @pytest.mark.torch
@@ -114,15 +114,14 @@ def test_exec_torchrun(slurm: SlurmCluster, project: Path) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(800)  # torch is loaded twice, and Slurm takes its time between
 def test_requeue(slurm: SlurmCluster, project: Path) -> None:
     """A preempted job comes back under its number, with its log and its checkpoints, and goes on from there."""
     (project / "train_src/train_multinode.py").write_text(INTERRUPTED)
     job = batch(slurm, project, "--partition=scavenge", "--nodelist=m1,m2", "slurm/requeue.sbatch").stdout.strip()
     checkpoint = project / "output" / job / "checkpoints/epoch"
-    slurm.run(slurm.login, f"until [ -e {checkpoint} ]; do sleep 0.2; done")
+    slurm.run(slurm.login, f"until [ -e {checkpoint} ]; do sleep 0.2; done", timeout=TRAINING_SECONDS)
     slurm.run(slurm.login, "srun --exclusive --nodelist=m1,m2 true")
-    slurm.run(slurm.login, f"until left=$(squeue -h -j {job}) && [ -z \"$left\" ]; do sleep 0.5; done")
+    slurm.run(slurm.login, f"until left=$(squeue -h -j {job}) && [ -z \"$left\" ]; do sleep 0.5; done", timeout=TRAINING_SECONDS)
     log = (project / "out.log").read_text()
     assert "0: restart 0 begins after epoch 0" in log and "0: restart 1 begins after epoch 1" in log, log
     assert "ExitCode=0:0" in slurm.run(slurm.login, ["scontrol", "show", "job", job]).stdout

@@ -38,6 +38,8 @@ OnData = Callable[[int, int, bytes], None]
 _NEAR_STREAMS = 0x8000
 _NOTES = 10_000
 """sentences that are heard of one node; no operation tells so many"""
+_BYE_SECONDS, _RELEASE_SECONDS = 5.0, 600.0
+"""for the answer to a good-bye, and to one that removes what a job left: a file system that hangs must not keep the job's end"""
 _ODD_SESSIONS = 3
 """so many sessions in a row that sent what an agent would not, and the node is taken for lost"""
 
@@ -232,9 +234,10 @@ class Link:
         try:
             if polite and self._channel is not None and not self.closing.is_set():
                 self.closing.set()
-                self.ask("node_bye", timeout=None if release else 5, release=release)
-        except LinkLost:
-            pass
+                self.ask("node_bye", timeout=_RELEASE_SECONDS if release else _BYE_SECONDS, release=release)
+        except LinkLost as error:
+            if release and self.connected:
+                raise NodeUnusable(f"what the job left there could not be removed: {error.what}", where=self.host.name) from error
         finally:
             self.closing.set()
             self._wanted.set()

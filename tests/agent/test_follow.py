@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import sys
 import threading
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher import bootstrap
+from launcher import link as module
 from launcher.agent import procs
-from launcher.errors import LinkLost
+from launcher.errors import LinkLost, NodeUnusable
 from launcher.link import Link
-from tests.agent.far import MARK, PATIENCE, Node, eventually
+from tests.agent.far import MARK, PATIENCE, Node, eventually, send_instead
 
 WRITER = """
 import os, sys
@@ -240,6 +244,21 @@ def test_what_a_job_leaves_is_removed_when_it_is_released(node: Node) -> None:
     node.wait_for("drained")
     node.links[0].ask("node_release")
     assert not node.job.exists() and not list(node.job.parent.iterdir())
+
+
+def test_a_removal_that_hangs_does_not_hold_up_the_end(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a file system whose server is away: the agent lives, and has no answer."""
+    hanging = node.folder / "hanging.pyz"
+    with zipfile.ZipFile(hanging, "w") as target, zipfile.ZipFile(io.BytesIO(bootstrap.agent_archive())) as source:
+        for name in source.namelist():
+            text = source.read(name).decode()
+            target.writestr(name, text.replace("    session.follower = None\n", "    import time; time.sleep(1000)\n"))
+    send_instead(monkeypatch, hanging.read_bytes())
+    monkeypatch.setattr(module, "_RELEASE_SECONDS", 0.5)
+    link, _ = node.connect()
+    with pytest.raises(NodeUnusable, match=r"could not be removed: no answer within 0\.5 s"):
+        link.close(release={"keep": []})
+    assert not link.connected
 
 
 def test_jobs_and_their_processes_are_listed_and_swept(node: Node) -> None:

@@ -43,6 +43,8 @@ _LONG = {Step.REACH, Step.SYNC, Step.PREPARE, Step.PROBE, Step.START, Step.COLLE
 _SILENT = {"still lost", "none of Slurm's"}
 _ROOM_SECONDS = 1.0
 """between two tries to write on a full disk"""
+_LOOK_SECONDS = 60.0
+"""between two looks at the clock, where there is something to wait for"""
 _sorted = json.JSONEncoder(sort_keys=True).encode
 _FOLDER_MISSED = 5
 """looks in a row, a fifth of a second apart at most, that did not find the job's folder"""
@@ -143,8 +145,10 @@ class Coordinator:
     def _wait(self) -> bool:
         """Take what is told until something is, or until time alone changes the decision."""
         deadline = next_deadline(self.view, self._rules)
+        # A machine that slept has another time than such a timeout.
+        left = None if deadline is None else min(max(0.0, deadline - self._clock.now()), _LOOK_SECONDS)
         try:
-            first = self._told.get(timeout=None if deadline is None else max(0.0, deadline - self._clock.now()))
+            first = self._told.get(timeout=left)
         except queue.Empty:
             return True
         return self._take(first) and self._take_waiting()

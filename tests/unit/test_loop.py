@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.coordinator import loop
 from launcher.coordinator.loop import Coordinator
 from launcher.coordinator.owner import Owner
 from launcher.model import to_json
 from launcher.planning import Request, draft
-from launcher.policy import Step
+from launcher.policy import Rules, Step
 from launcher.store import Folder, Store, write_json
 from tests.agent.far import PATIENCE
 
@@ -87,3 +88,14 @@ def test_a_wish_to_cancel_is_heard_after_the_folder_could_not_be_read(
     coordinator._folder.root.rename(coordinator._folder.root.with_name("gone"))
     assert coordinator._told.get(timeout=PATIENCE) == {"type": "folder gone"}
     coordinator._folder.root.with_name("gone").rename(coordinator._folder.root)
+
+
+def test_a_deadline_is_kept_on_a_machine_that_slept(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a number of seconds waits for as many more; so the clock is looked at now and then."""
+    monkeypatch.setattr(loop, "_LOOK_SECONDS", 0.05)
+    coordinator.view.started_at = coordinator._clock.now()
+    coordinator._rules = Rules(max_run_time=8 * 3600.0)
+    waiting = threading.Thread(target=coordinator._wait, daemon=True)
+    waiting.start()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()

@@ -16,7 +16,7 @@ import pytest
 from tests.cluster.slurm.handle import SlurmCluster
 from tests.docs.pages import ROOT, text_of
 from tests.estimator.conftest import LABEL
-from tests.jobs.desk import TRAINING_SECONDS, Desk
+from tests.jobs.desk import TRAINING, Desk
 
 TAIL = """
 import json
@@ -53,7 +53,7 @@ def run_here(office: Desk) -> subprocess.CompletedProcess[str]:
     """The program, in an empty directory with the training code."""
     environment = {**office.environment, "PYTHONPATH": str(ROOT), "LAUNCHER_CONFIG": "none"}
     words = [sys.executable, script(Path.cwd())]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=TRAINING_SECONDS, check=False)
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=TRAINING, check=False)
 
 
 def test_the_example_is_the_one_of_the_contract() -> None:
@@ -94,7 +94,7 @@ def test_in_slurms_queue(slurm: SlurmCluster) -> None:
     for path in [slurm.shared / "train_src", *(slurm.shared / "train_src").iterdir()]:
         path.chmod(0o755)
     words = slurm.argv(slurm.login, [slurm.python, "example.py"], env={"PYTHONPATH": str(ROOT), "LAUNCHER_CONFIG": "none"})
-    done = subprocess.run(words, capture_output=True, text=True, timeout=TRAINING_SECONDS, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TRAINING, check=False)
     told = seen(done)
     assert told["weights"] == WEIGHTS and "Slurm knows no instance_type" in done.stderr
     assert "in Slurm's queue as job" in done.stderr
@@ -113,7 +113,7 @@ def test_in_a_notebook(office: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     here = os.fspath(Path.cwd())
     for name, value in {"PYTHONPATH": str(ROOT), "JUPYTER_PLATFORM_DIRS": "1", "IPYTHONDIR": here}.items():
         monkeypatch.setenv(name, value)
-    nbclient.NotebookClient(notebook, timeout=TRAINING_SECONDS, kernel_name="python3", resources={"metadata": {"path": here}}).execute()
+    nbclient.NotebookClient(notebook, timeout=TRAINING, kernel_name="python3", resources={"metadata": {"path": here}}).execute()
     outputs = ["".join(str(one.get("text", one.get("data"))) for one in cell.get("outputs", ())) for cell in notebook.cells]
     assert any("[0:0] epoch" in text for text in outputs), "fit streams the logs"
     assert any(str(WEIGHTS) in text for text in outputs) and any("[0, 10]" in text for text in outputs)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 PATIENCE = 120.0
 """seconds that tell a hang: what is waited for comes within one or two, unless the machine is swamped"""
 
-TRAINING_SECONDS = 1000.0
+TRAINING = 1000.0
 """the same of a job in which six interpreters load torch"""
 
 

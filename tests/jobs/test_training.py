@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.engine import locked
 from tests.cluster.handle import Cluster
-from tests.jobs.desk import TRAINING_SECONDS, Desk
+from tests.jobs.desk import TRAINING, Desk
 
 pytestmark = pytest.mark.torch
 
@@ -56,14 +56,14 @@ def _trained(folder: Path) -> str:
         "--nproc_per_node=4",
         str(Path("train_src").resolve() / TRAIN[0]),
     ]
-    done = subprocess.run([*command, *TRAIN[1:]], cwd=folder, capture_output=True, text=True, timeout=TRAINING_SECONDS, check=False)
+    done = subprocess.run([*command, *TRAIN[1:]], cwd=folder, capture_output=True, text=True, timeout=TRAINING, check=False)
     assert done.returncode == 0, done.stderr
     return weights(folder / "output" / "model" / "model.pt")
 
 
 def test_the_demo_trains_and_its_weights_are_those_of_bare_torchrun(local: Desk, bare: str) -> None:
     """Two simulated nodes of two processes; the model's path is the last line."""
-    done = local.submit("--nodes", "2", "--nproc-per-node", "2", "--source-dir", "train_src", "--", *TRAIN, timeout=TRAINING_SECONDS)
+    done = local.submit("--nodes", "2", "--nproc-per-node", "2", "--source-dir", "train_src", "--", *TRAIN, timeout=TRAINING)
     model = Path(done.stdout.splitlines()[-1])
     assert weights(model / "model.pt") == bare
     assert any(line.startswith("[0:0] epoch 4/4") for line in done.stdout.splitlines())
@@ -72,7 +72,7 @@ def test_the_demo_trains_and_its_weights_are_those_of_bare_torchrun(local: Desk,
 
 def test_the_torchrun_command_of_pai_runs_word_for_word_over_ssh(remote: Desk, bare: str) -> None:
     """Verbatim, on two real nodes; per-rank logs are here."""
-    remote.submit("--hosts", "node1,node2", "--source-dir", "train_src", "--command", TORCHRUN, timeout=TRAINING_SECONDS)
+    remote.submit("--hosts", "node1,node2", "--source-dir", "train_src", "--command", TORCHRUN, timeout=TRAINING)
     assert weights(remote.folder() / "output" / "model" / "model.pt") == bare
     ranks = remote.folder() / "logs" / "node-1" / "ranks" / "attempt_0" / "restart_0"
     assert sorted(path.name for path in ranks.iterdir()) == ["0", "1"]
@@ -81,7 +81,7 @@ def test_the_torchrun_command_of_pai_runs_word_for_word_over_ssh(remote: Desk, b
 
 def test_the_module_form_over_several_lines_runs_too(local: Desk, bare: str) -> None:
     """python -m torch.distributed.launch, spread with backslashes."""
-    local.submit("--nodes", "2", "--source-dir", "train_src", "--command", MODULE, timeout=TRAINING_SECONDS)
+    local.submit("--nodes", "2", "--source-dir", "train_src", "--command", MODULE, timeout=TRAINING)
     assert weights(local.folder() / "output" / "model" / "model.pt") == bare
 
 
@@ -89,7 +89,7 @@ def test_the_failing_rank_is_named_with_its_traceback(remote: Desk, cluster: Clu
     """An exception on rank 3: exit code, rank, traceback and log path; the others are stopped within seconds."""
     words = ("--fail_at", "2", "--fail_rank", "3")
     said = ("--hosts", "node1,node2", "--nproc-per-node", "2", "--source-dir", "train_src", "--", *TRAIN, *words)
-    remote.submit(*said, check=1, timeout=TRAINING_SECONDS)
+    remote.submit(*said, check=1, timeout=TRAINING)
     failure = remote.json("status", "latest")["failure"]
     assert (failure["node"], failure["host"], failure["local_rank"], failure["rank"], failure["exit_code"]) == (
         1,
@@ -116,6 +116,6 @@ def test_job_file_form(local: Desk, tmp_path: Path) -> None:
             }
         )
     )
-    local.submit(str(tmp_path / "job.yaml"), timeout=TRAINING_SECONDS)
+    local.submit(str(tmp_path / "job.yaml"), timeout=TRAINING)
     assert local.folder().name.startswith("fromfile-")
     assert (local.folder() / "output" / "model" / "model.pt").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.slurm.handle import SlurmCluster
-from tests.jobs.desk import TRAINING_SECONDS
+from tests.jobs.desk import TRAINING
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "slurm").glob("*.sbatch"))
@@ -100,7 +100,7 @@ def project(slurm: SlurmCluster) -> Path:
 def batch(slurm: SlurmCluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """sbatch in the folder, with this environment of Python; its output goes to out.log there."""
     sbatch = ["sbatch", "--parsable", "--output=out.log", *words]
-    return slurm.run(slurm.login, sbatch, cwd=folder, env={"VENV": sys.prefix}, check=False, timeout=TRAINING_SECONDS)
+    return slurm.run(slurm.login, sbatch, cwd=folder, env={"VENV": sys.prefix}, check=False, timeout=TRAINING)
 
 
 @pytest.mark.torch
@@ -119,9 +119,9 @@ def test_requeue(slurm: SlurmCluster, project: Path) -> None:
     (project / "train_src/train_multinode.py").write_text(INTERRUPTED)
     job = batch(slurm, project, "--partition=scavenge", "--nodelist=m1,m2", "slurm/requeue.sbatch").stdout.strip()
     checkpoint = project / "output" / job / "checkpoints/epoch"
-    slurm.run(slurm.login, f"until [ -e {checkpoint} ]; do sleep 0.2; done", timeout=TRAINING_SECONDS)
+    slurm.run(slurm.login, f"until [ -e {checkpoint} ]; do sleep 0.2; done", timeout=TRAINING)
     slurm.run(slurm.login, "srun --exclusive --nodelist=m1,m2 true")
-    slurm.run(slurm.login, f"until left=$(squeue -h -j {job}) && [ -z \"$left\" ]; do sleep 0.5; done", timeout=TRAINING_SECONDS)
+    slurm.run(slurm.login, f"until left=$(squeue -h -j {job}) && [ -z \"$left\" ]; do sleep 0.5; done", timeout=TRAINING)
     log = (project / "out.log").read_text()
     assert "0: restart 0 begins after epoch 0" in log and "0: restart 1 begins after epoch 1" in log, log
     assert "ExitCode=0:0" in slurm.run(slurm.login, ["scontrol", "show", "job", job]).stdout

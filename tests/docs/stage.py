@@ -18,7 +18,7 @@ from launcher.cluster import load_cluster, load_hostfile, load_job
 from launcher.cluster.userfile import read_user_file
 from tests.docs.blocks import Block
 from tests.docs.pages import ROOT
-from tests.jobs.desk import TRAINING
+from tests.jobs import desk
 
 TRAINING = """import os
 print("epoch 1: loss=0.5, acc: 90.0%", flush=True)
@@ -111,7 +111,7 @@ class Stage:
     def _run(self, words: list[str]) -> str:
         done = subprocess.run(
             words, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=TRAINING, check=False,
+            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=desk.TRAINING, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}"
         return done.stdout

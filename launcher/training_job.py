@@ -6,6 +6,7 @@ with the folder, sees the same.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ class TrainingJob:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._feed: Feed | None = None
+        self._reading = threading.RLock()
 
     @classmethod
     def get(cls, training_job_id: str) -> TrainingJob:
@@ -103,12 +105,14 @@ class TrainingJob:
         """Show what the job prints until it ends, from where the last `wait` of this object stopped.
 
         ``interval``: seconds between looks whether somebody still coordinates the job; what it prints is seen as it comes.
+        Of several threads that wait by this object one shows it, and the others go on from there once it stops.
         Raises UnexpectedStatusException unless it succeeded.  Ctrl-C ends the waiting alone.
         """
         check_waiting(interval=interval, show_logs=show_logs)
         screen = Screen()
         try:
-            self._follow(screen, interval, show_logs)
+            with self._reading:
+                self._follow(screen, interval, show_logs)
         except KeyboardInterrupt:
             screen.rest()
             name = self.training_job_id
@@ -170,6 +174,9 @@ class TrainingJob:
 
     def __repr__(self) -> str:
         return f"TrainingJob({self.training_job_id!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._folder,)
 
     def __eq__(self, other: object) -> bool:
         return self._folder.root == other._folder.root if isinstance(other, TrainingJob) else NotImplemented

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import copy
 import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -233,6 +235,20 @@ def test_a_second_wait_goes_on_where_the_first_stopped(office: Desk, capfd: pyte
     (code / "go").touch()
     job.wait()
     assert capfd.readouterr().out == "[0] two\n"
+
+
+def test_threads_that_wait_for_one_job(office: Desk, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each returns at its end, and what it prints is shown once; a job that was waited for can be copied and pickled."""
+    go = office.home.parent / "go"
+    said = Estimator(command=f"for i in 1 2 3; do echo line $i; until [ -e {go} ]; do sleep 0.05; done; done; {MODEL}")
+    job = said.fit(wait=False)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(act) for act in (said.wait, job.wait, said.wait, job.wait)]
+        eventually(lambda: job.status == "Running", "it runs")
+        go.touch()
+        assert [one.result() for one in waiting] == [None] * 4
+    assert capfd.readouterr().out == "[0] line 1\n[0] line 2\n[0] line 3\n"
+    assert [pickle.loads(pickle.dumps(job)), copy.copy(job), copy.deepcopy(job)] == [job] * 3
 
 
 def interrupt_after(act: Callable[[], Any], text: str) -> None:

@@ -95,7 +95,7 @@ class Wishes:
 
 
 def exit_as_the_job(ctx: click.Context, folder: Folder, output: str, code: int) -> NoReturn:
-    """The last act of whatever watched a job to its end: the document for programs, and the job's exit code."""
+    """The last act of whatever watched a job to its end, or for its time: the document for programs, and the exit code."""
     if output == "json":
         options.print_json(api.describe(folder))
     ctx.exit(code)

@@ -96,4 +96,5 @@ def cancel_command(job: str, now: bool, no_wait: bool, output: str) -> None:
     if output == "json":
         options.print_json(api.describe(folder))
     else:
-        say(f"{folder.job_id}: {feed.view.status.value}" if feed else f"{folder.job_id}: asked to stop")
+        seen = feed.view if feed else api.view(folder)
+        say(f"{folder.job_id}: {'asked to stop' if seen.end is None else seen.status.value}")

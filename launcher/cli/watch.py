@@ -47,9 +47,17 @@ def resume_command(ctx: click.Context, /, job: str, output: str) -> None:
     exit_as_the_job(ctx, folder, output, follow(folder, Screen(output), None, feed=seen))
 
 
+def _time(text: str) -> float:
+    from launcher.cluster import parse_duration  # for this alone
+
+    return parse_duration(text)
+
+
 @click.command("wait")
 @click.argument("job")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Give up waiting after that long, with exit code 75.")
+@click.option(
+    "--timeout", type=options.Parsed("time", _time), help="Give up waiting after that long (90s, 15m), with exit code 75."
+)
 @options.output
 @click.pass_context
 def wait_command(ctx: click.Context, job: str, timeout: float | None, output: str) -> None:
@@ -59,7 +67,7 @@ def wait_command(ctx: click.Context, job: str, timeout: float | None, output: st
     feed = until_end(folder, timeout)
     if feed is None:
         say(f"{folder.job_id} is still {api.view(folder).status.value}", err=True)
-        ctx.exit(75)
+        exit_as_the_job(ctx, folder, output, 75)
     if output == "text":
         Screen(output).finish(folder, feed.view)
     assert feed.view.end is not None

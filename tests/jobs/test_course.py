@@ -124,8 +124,10 @@ def test_a_detached_job_says_its_id_and_nothing_else(desk: Desk) -> None:
     assert done.stderr.endswith(f"  launcher attach {job} shows the rest, launcher cancel {job} stops it\n")
     desk.printed(b"one", 0, 1)
     assert desk.json("status", job)["status"] == "Running"
-    desk.run("wait", job, "--timeout", "0.1", check=75)
+    assert json.loads(desk.run("wait", job, "--timeout", "0.1s", "-o", "json", check=75).stdout)["status"] == "Running"
+    assert "'nan'" in desk.run("wait", job, "--timeout", "nan", check=2).stderr
     desk.run("cancel", job)
+    assert desk.run("cancel", "--no-wait", job).stdout == f"{job}: Terminated\n"
     desk.run("wait", job, check=130)
     out = desk.run("attach", job, check=130).stdout
     assert [out.splitlines().count(f"[{node}] {word}") for node in (0, 1) for word in ("one", "two")] == [1, 1, 1, 1]

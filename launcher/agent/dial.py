@@ -399,7 +399,13 @@ class Stub:
     def _open(self, channel, words):
         reader, writer = os.pipe()
         prepared = self._line.prepare(channel)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no process is left for us just now; what runs below us goes on
+            os.close(reader)
+            os.close(writer)
+            self._line.say(b"ended %d - %s" % (channel, error.strerror.encode().hex().encode()))
+            return
         if pid == 0:
             try:
                 self._become(prepared, writer, words)

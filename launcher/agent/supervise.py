@@ -338,12 +338,18 @@ class Supervisor:
         if procs.start_time(self.warden) is not None and (os.getppid() == self.warden or self.helper is not None):
             return
         reader, writer = os.pipe()
-        self.spool.append("warden lost", self.attempt, pid=self.warden)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            # The machine has no process left for us just now; the next look tries again.
+            os.close(reader)
+            os.close(writer)
+            return
         if pid == 0:
             os.close(writer)
             never_return(lambda: self.guard_by_pipe(reader))
         os.close(reader)
+        self.spool.append("warden lost", self.attempt, pid=self.warden)
         # Held open for as long as we live: its end is what the replacement waits for.
         self.lifeline = writer
         self.helper = self.warden = pid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent import procs
+from launcher.agent import procs, supervise
 from tests.agent.far import Node, alive, eventually, hurried
 
 SHOW = """
@@ -470,3 +471,19 @@ def test_an_agent_that_fails_says_why_in_its_log(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     assert ended.returncode == 70
     assert (tmp_path / "agent.log").read_text().rstrip().endswith("KeyError: 'lost'")
+
+
+def test_a_supervisor_for_whose_new_warden_no_process_is_left_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it the command would end; the next look tries again."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    supervisor = object.__new__(supervise.Supervisor)
+    supervisor.warden, supervisor.helper = gone.pid, None
+
+    def none_left() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", none_left)
+    before = os.listdir("/proc/self/fd")
+    supervisor.look_after_warden()
+    assert (supervisor.warden, supervisor.helper) == (gone.pid, None) and os.listdir("/proc/self/fd") == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import signal
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -197,6 +199,22 @@ def test_a_signal_to_a_task_that_is_still_calling_is_told_and_outlived(monkeypat
     assert heard.get(timeout=PATIENCE) == ("here", "SIGTERM") and heard.empty()
     assert channel.receive(100, PATIENCE) == b"on\n"
     made.close()
+
+
+def test_a_program_for_which_no_process_is_left_is_refused_and_the_task_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs below the task would be ended with it."""
+    said = list[bytes]()
+    stub = object.__new__(dial.Stub)
+    stub._line, stub._programs = SimpleNamespace(prepare=str, say=said.append), {}
+
+    def none_left() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", none_left)
+    before = os.listdir("/proc/self/fd")
+    stub._obey(b"open 5 " + b"true".hex().encode())
+    assert said == [b"ended 5 - " + b"Resource temporarily unavailable".hex().encode()]
+    assert stub._programs == {} and os.listdir("/proc/self/fd") == before
 
 
 def test_a_task_tells_its_secret_to_nobody(step: Step) -> None:

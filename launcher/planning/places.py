@@ -6,7 +6,6 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from launcher.cluster import Cluster, load_cluster, load_hostfile, local_cluster, select_hosts
 from launcher.cluster.userfile import LOCAL, load_user_config
@@ -22,7 +21,7 @@ _MAX_LOCAL_NODES = 64
 def has_inventory(request: Request) -> bool:
     """Whether an inventory will be looked at; known without reading it, the job file's own `cluster:` left aside."""
     named = request.cluster or request.hostfile or os.environ.get("LAUNCHER_CLUSTER")
-    return bool(named) or Path("cluster.yaml").is_file() or load_user_config(os.environ).default not in (None, LOCAL)
+    return bool(named) or os.path.lexists("cluster.yaml") or load_user_config(os.environ).default not in (None, LOCAL)
 
 
 def find_cluster(settings: Settings) -> Cluster:
@@ -40,7 +39,7 @@ def find_cluster(settings: Settings) -> Cluster:
         return _called(settings, named, "LAUNCHER_CLUSTER")
     if settings.get("backend") == "local":
         return local_cluster()
-    if Path("cluster.yaml").is_file():
+    if os.path.lexists("cluster.yaml"):  # one that cannot be read is told, never passed over
         settings.origins["cluster"] = "./cluster.yaml"
         return load_cluster("cluster.yaml")
     default = settings.personal.config.default

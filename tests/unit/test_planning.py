@@ -442,6 +442,15 @@ def test_an_empty_option_is_not_the_same_as_none(lab: str, name: str) -> None:
     assert f"--{name.replace('_', '-')} is empty" in refusal(**said)
 
 
+def test_a_cluster_file_that_leads_nowhere_is_no_local_run(here: Path) -> None:
+    """A link to a share that is not mounted, or a directory of that name, is not the same as no ./cluster.yaml."""
+    (here / "cluster.yaml").symlink_to("/no/such/share/cluster.yaml")
+    assert "cluster.yaml: No such file or directory" in refusal()
+    (here / "cluster.yaml").unlink()
+    (here / "cluster.yaml").mkdir()
+    assert "cluster.yaml: Is a directory" in refusal()
+
+
 @pytest.mark.parametrize("words", [("",), ("-m",), ("-m", "")])
 def test_a_command_without_a_program_is_refused(words: tuple[str, ...]) -> None:
     """`-- "$SCRIPT"` with a variable that is not set is told here, not by every node."""

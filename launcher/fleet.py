@@ -5,7 +5,9 @@ What the nodes tell comes out of ``tell`` as {"node": rank, ...}; connections th
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -20,6 +22,22 @@ from launcher.transports import Way
 
 T = TypeVar("T")
 Tell = Callable[[dict[str, Any]], None]
+
+
+_FILES, _FILES_OF_A_NODE = 256, 80
+"""that may be open at once: of the coordinator's own, and a node's connections and logs"""
+
+
+def _allow_files(wanted: int) -> None:
+    """Let this process have so many files open, or as many as it may; a usual limit of 1024 is that of some ten nodes.
+
+    Where it is enough it stays as it is: the commands of simulated nodes inherit it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(ValueError, OSError):  # macOS has a lower one besides
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def marks(plan: Plan, rank: int) -> dict[str, str]:
@@ -39,6 +57,7 @@ class Fleet:
         self.out_of_memory: Callable[[], bool] = lambda: False
         """once all sessions have ended: whether Slurm says that processes were killed for their use of memory"""
         self._way = self._shared_way()
+        _allow_files(_FILES + _FILES_OF_A_NODE * len(plan.nodes))
         self.links = {node.rank: Link(self._address(node), self._hear) for node in plan.nodes}
         self._others: list[Link] = []
         self._replicas: dict[int, Replica] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import subprocess
@@ -35,8 +36,10 @@ class LocalTransport:
             process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                                        start_new_session=True, cwd=_home())
         except OSError as error:
-            raise NodeUnusable(f"{argv[0]} cannot be started: {error.strerror}", where=self._host.name,
-                               next_step="install it, or name another with `python:` or `venv:` in the inventory") from None
+            step = "install it, or name another with `python:` or `venv:` in the inventory"
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                step = "raise the limit of open files (`ulimit -n`), or simulate fewer nodes"
+            raise NodeUnusable(f"{argv[0]} cannot be started: {error.strerror}", where=self._host.name, next_step=step) from None
         channel = LocalChannel(process, self._host.name)
         self._channels = [*(other for other in self._channels if not other.closed), channel]
         return channel

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.jobs.desk import Desk
@@ -17,6 +19,18 @@ def test_a_command_runs_on_every_node_and_its_model_comes_back(desk: Desk) -> No
     assert model == desk.folder() / "output" / "model"
     assert {path.name for path in model.iterdir()} == {"weights-0", "weights-1"}
     assert desk.run("model-data", "latest").stdout.splitlines() == [str(model)]
+
+
+def test_many_nodes_need_more_files_than_a_shell_allows(local: Desk) -> None:
+    """The limit of open files is raised as far as it may be; where that is too little the error says so."""
+    def submit(limit: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "launcher", "submit", "--backend", "local", "--nodes", "8", "--command", "true"]
+        limited = ["sh", "-c", f'ulimit {limit} 32; exec "$@"', "sh", *words]
+        return subprocess.run(limited, env=local.environment, capture_output=True, text=True, check=False)
+
+    assert submit("-Sn").returncode == 0
+    done = submit("-n")
+    assert done.returncode == 69 and "raise the limit of open files (`ulimit -n`)" in done.stderr
 
 
 def test_jobs_that_were_moved_are_told_where_they_are(local: Desk) -> None:

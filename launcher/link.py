@@ -130,13 +130,19 @@ class Link:
 
         Raises NodeUnusable when the node refuses, LinkLost when the connection is gone or ``timeout`` seconds pass.
         """
-        return self.wait(self.post(op, on_data=on_data, feed=feed, **arguments), timeout)
+        try:
+            return self.wait(self.post(op, on_data=on_data, feed=feed, **arguments), timeout)
+        finally:
+            if on_data is not None:
+                self._on_data = None
 
     def post(self, op: str, on_data: OnData | None = None, feed: Iterable[bytes] | None = None, **arguments: Any) -> int:
         """Send a request without waiting; its number is for `wait`."""
         number = next(self._numbers)
         self._replies[number], self._asked[number] = queue.Queue(), op
-        self._on_data = on_data
+        if on_data is not None:
+            # A request that wants none, as a wish to stop, must not take another's from it.
+            self._on_data = on_data
         self._send(wire.message({"id": number, "op": op, **arguments}))
         if feed is not None:
             try:

@@ -246,6 +246,23 @@ def test_what_a_job_leaves_is_removed_when_it_is_released(node: Node) -> None:
     assert not node.job.exists() and not list(node.job.parent.iterdir())
 
 
+def test_what_is_asked_meanwhile_takes_no_bytes_from_whoever_waits_for_them(node: Node) -> None:
+    """A warning is passed on to a node that is back while its outputs are fetched."""
+    link, _ = node.connect()
+    content = os.urandom(1 << 20)
+    (node.job / "output" / "model").mkdir(parents=True)
+    (node.job / "output" / "model" / "weights").write_bytes(content)
+    received, numbers = bytearray(), list[int]()
+
+    def take(stream: int, offset: int, chunk: bytes) -> None:
+        if not numbers:
+            numbers.append(link.post("preflight_clock"))
+        received.extend(chunk)
+
+    link.ask("outputs_fetch", PATIENCE, take, files=[["model/weights", 0, len(content)]])
+    assert bytes(received) == content and link.wait(numbers[0], PATIENCE)["time"] > 0
+
+
 def test_a_removal_that_hangs_does_not_hold_up_the_end(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a file system whose server is away: the agent lives, and has no answer."""
     hanging = node.folder / "hanging.pyz"

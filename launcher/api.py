@@ -242,16 +242,18 @@ def describe(folder: Folder) -> dict[str, Any]:
         "nodes": [_node(node, seen) for node in plan_.get("nodes", [])],
         "failure": seen.failure and {**seen.failure, "log": folder.as_it_lies(seen.failure.get("log"))},
         "model_data": folder.as_it_lies(seen.model),
-        "outputs": {name: (seen.published or {}).get(name) or str(folder.output / name) for name in _collected(plan_, seen)},
+        "outputs": {one: (seen.published or {}).get(one) or str(folder.output / one) for one in _brought(folder, plan_, seen)},
         "coordinator": told.coordinator,
         "slurm_job_id": (read_json(folder.slurm) or {}).get("slurm_job_id"),
         "folder": str(folder.root),
     }
 
 
-def _collected(plan_: Mapping[str, Any], seen: View) -> list[str]:
+def _brought(folder: Folder, plan_: Mapping[str, Any], seen: View) -> list[str]:
     """The output channels that were brought here."""
-    return plan_.get("spec", {}).get("collect", []) if seen.collected and seen.model else []
+    spec = plan_.get("spec", {}) if seen.collected and seen.model else {}
+    unsure = spec.get("collect_if_room", [])
+    return [name for name in spec.get("collect", []) if name not in unsure or (folder.output / name).is_dir()]
 
 
 def output_place(folder: Folder, channel: str) -> str:

@@ -454,7 +454,7 @@ def _others(spec: JobSpec) -> dict[str, Any]:
     """The settings without an argument of their own, as the job had them."""
     said: dict[str, Any] = {"grace": spec.grace, "keep": spec.keep, "max_code_size": spec.max_code_bytes}
     # Own channels are an argument of fit.
-    said["collect"] = [name for name in spec.collect if name in CHANNELS]
+    said |= {} if spec.collect_if_room else {"collect": [name for name in spec.collect if name in CHANNELS]}
     said |= {"forward_env": list(spec.forward_env)} if spec.forward_env else {}
     said |= {"requeue": True, "max_requeues": spec.max_requeues} if spec.requeue else {}
     return said | ({"checkpoint_interval": spec.checkpoint_interval} if spec.checkpoints_path else {})

@@ -189,6 +189,8 @@ class JobSpec:
     """seconds between TERM and KILL"""
     collect: tuple[str, ...] = ("model", "tensorboard")
     """output channels brought here at the end"""
+    collect_if_room: tuple[str, ...] = ()
+    """those of them that nobody asked for: they stay on the nodes where there is not enough space here"""
     requeue: bool = False
     """in Slurm's queue: go on under the same id where the nodes were taken away, or the training made way for a time limit"""
     max_requeues: int = 10

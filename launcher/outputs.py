@@ -58,10 +58,12 @@ def collect(
     channels: Sequence[str],
     notes: Callable[[str], None],
     made_by: Callable[[bool], Mapping[str, Any]] = lambda anything: {},
+    if_room: Sequence[str] = (),
 ) -> Manifest:
     """Bring the channels of all nodes to ``target``, the job folder's output/, and write the manifest.
 
     ``made_by`` gives the manifest's account of the job, and hears whether it has any files to account for.
+    Channels of ``if_room`` stay on the nodes, and a note says so, where not everything fits here.
     Of each group of ``same_file_system`` the lowest rank is asked.  Raises LinkLost when a connection broke (call again
     with a new one: what has arrived is kept), NodeUnusable for what a node refuses, CollectFailed for too little room
     here or for files that did not arrive as they were.  What a node cannot read is no error here: see Manifest.gaps.
@@ -69,8 +71,12 @@ def collect(
     asked = {min(group): peers[min(group)] for group in same_file_system}
     listings = dict(zip(asked, _each(asked, listing_of), strict=True))
     choice = _choose(asked, listings, channels)
-    conflicts = _conflicts(asked, listings, choice)
     incoming = target / INCOMING
+    if if_room and not _fits(target, choice, incoming):
+        channels = [channel for channel in channels if channel not in if_room]
+        choice = _choose(asked, listings, channels)
+        notes(f"warning: {', '.join(if_room)}: not enough space here, so they stay on the nodes")
+    conflicts = _conflicts(asked, listings, choice)
     _check_room(target, choice, incoming, notes)
     parts = incoming / "parts"
     parts.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -246,15 +252,25 @@ def _conflicts(asked: Mapping[int, Peer], listings: Mapping[int, Mapping[str, An
     return conflicts
 
 
-def _check_room(target: Path, choice: _Choice, incoming: Path, notes: Callable[[str], None]) -> None:
+def _room(target: Path, choice: _Choice, incoming: Path) -> tuple[int, int, int]:
+    """Bytes: of files that are here already, needed for the others, and free."""
     target.mkdir(parents=True, exist_ok=True, mode=0o700)
-    total = sum(entry["size"] for _, entry in choice.files.values())
     here = needed = 0
     for rank, entry in choice.files.values():
         part = part_of(incoming / "parts", rank, entry)
         here += arrived(part, entry["size"])
         needed += max(_data(entry) - (part.stat().st_blocks * 512 if part.is_file() else 0), 0)
-    free = shutil.disk_usage(target).free
+    return here, needed, shutil.disk_usage(target).free
+
+
+def _fits(target: Path, choice: _Choice, incoming: Path) -> bool:
+    _, needed, free = _room(target, choice, incoming)
+    return not needed or needed + _SPARE <= free
+
+
+def _check_room(target: Path, choice: _Choice, incoming: Path, notes: Callable[[str], None]) -> None:
+    here, needed, free = _room(target, choice, incoming)
+    total = sum(entry["size"] for _, entry in choice.files.values())
     if choice.files:
         nodes = len({rank for rank, _ in choice.files.values()})
         already = f", {size_text(here)} of it here already" if here else ""

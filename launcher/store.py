@@ -152,8 +152,8 @@ def _is_plan(stored: Mapping[str, Any]) -> bool:
         return False
     hosts = [node["host"] for node in nodes if isinstance(node, dict) and "rank" in node and isinstance(node.get("host"), dict)]
     kinds: dict[str, tuple[type, ...]] = {
-        "collect": (list,), "metrics": (list,), "outputs": (dict,), "labels": (dict,), "command": (dict,),
-        "output_path": (str, type(None)), "checkpoints_path": (str, type(None)),
+        "collect": (list,), "collect_if_room": (list,), "metrics": (list,), "outputs": (dict,), "labels": (dict,),
+        "command": (dict,), "output_path": (str, type(None)), "checkpoints_path": (str, type(None)),
         "nodes": (int, type(None)), "nproc_per_node": (int, type(None)),
     }  # fmt: skip
     fits = all(isinstance(spec[key], kind) for key, kind in kinds.items() if key in spec)

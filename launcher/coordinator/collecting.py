@@ -55,8 +55,9 @@ class Collecting:
         pause = threading.Event()
         for attempt in range(_TRIES):
             try:
-                channels = self._plan.spec.collect
-                manifest = collect(peers, groups, self._folder.output, channels, self._note, made_by)
+                spec = self._plan.spec
+                to = self._folder.output
+                manifest = collect(peers, groups, to, spec.collect, self._note, made_by, spec.collect_if_room)
                 summary = {**self._summary(manifest), "strayed": self._strayed(fleet, view, everywhere, manifest)}
                 return [{"type": "collected", "model": str(self._folder.output / "model"), **summary}, *_lacking(manifest)]
             except LinkLost as error:

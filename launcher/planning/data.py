@@ -44,6 +44,8 @@ def data_of(settings: Settings, backend: str, nodes: int, collect: tuple[str, ..
     asked = [*collect, *outputs, *(["checkpoints"] if brought else [])]
     places = {"output_path": output_path, "checkpoints_path": checkpoints_path, "checkpoint_interval": interval}
     places["checkpoints_from"] = earlier
+    unasked = brought and not output_path and "checkpoints" not in (*collect, *outputs)
+    places["collect_if_room"] = ("checkpoints",) if unasked else ()
     return {"inputs": inputs, "outputs": outputs, "collect": tuple(dict.fromkeys(asked)), **places}
 
 

@@ -44,8 +44,9 @@ class Job:
         file.parent.mkdir(parents=True, exist_ok=True)
         return file
 
-    def collect(self, channels: tuple[str, ...] = CHANNELS) -> Manifest:
-        return collect(self.peers, [[rank] for rank in self.peers], self.target, channels, self.notes.append)
+    def collect(self, channels: tuple[str, ...] = CHANNELS, if_room: tuple[str, ...] = ()) -> Manifest:
+        groups = [[rank] for rank in self.peers]
+        return collect(self.peers, groups, self.target, channels, self.notes.append, if_room=if_room)
 
 
 @pytest.fixture
@@ -272,6 +273,22 @@ def test_too_little_room_here_is_said_with_numbers(job: Job, monkeypatch: pytest
     with pytest.raises(CollectFailed, match=r"100\.0 kB of outputs do not fit: 50\.0 kB are free"):
         job.collect()
     assert "outputs_fetch" not in job.peers[0].asked
+
+
+def test_what_nobody_asked_for_stays_on_its_node_where_there_is_too_little_room(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest is brought; where all of it fits, that is, too."""
+    job.write(0, "model/m", "1")
+    job.write(0, "checkpoints/c", os.urandom(1 << 20))
+    monkeypatch.setattr("launcher.outputs.shutil.disk_usage", lambda path: type("Usage", (), {"free": (16 << 20) + 50_000})())
+    manifest = job.collect(if_room=("checkpoints",), channels=("model", "checkpoints"))
+    assert [file.path for file in manifest.files] == ["model/m"] and manifest.channels == ("model",)
+    assert [(left.channel, left.kind) for left in manifest.left] == [("checkpoints", "unasked")]
+    assert "warning: checkpoints: not enough space here, so they stay on the nodes" in job.notes
+    monkeypatch.undo()
+    manifest = job.collect(if_room=("checkpoints",), channels=("model", "checkpoints"))
+    assert [file.path for file in manifest.files] == ["checkpoints/c", "model/m"]
 
 
 def test_a_second_collection_replaces_the_first(job: Job) -> None:

@@ -23,6 +23,7 @@ import pytest
 
 from launcher import Estimator, LauncherError, TrainingJob, UnexpectedStatusException, arguments
 from launcher.errors import CollectFailed, JobNotFound, UsageError, WrongArguments
+from launcher.estimator import request_of
 from tests.jobs.desk import Desk, eventually
 
 MODEL = "echo trained > $PAI_OUTPUT_MODEL/model.pt"
@@ -377,7 +378,9 @@ def test_checkpoints_of_a_job_are_what_the_next_one_goes_on_from(office: Desk) -
     second.fit(show_logs=False)
     assert office.log(0) == b"more\n" and (Path(second.checkpoints_data()) / "n").read_text() == "more\nmore\n"
     assert (Path(kept) / "n").read_text() == "more\n"
-    assert Estimator.attach(second.latest_job.training_job_id).checkpoints_path == kept  # type: ignore[union-attr]
+    assert second.describe()["outputs"]["checkpoints"] == second.checkpoints_data()
+    again = Estimator.attach(second.latest_job.training_job_id)  # type: ignore[union-attr]
+    assert again.checkpoints_path == kept and request_of(again).brings_checkpoints and request_of(again).collect is None
     second.settings = {"collect": []}
     second.checkpoints_path = None
     second.fit(show_logs=False)

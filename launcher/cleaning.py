@@ -176,7 +176,7 @@ def _sweep(machine: Machine, job: str) -> Task:
 
 
 def _drop(machine: Machine, store: str, key: str) -> Task:
-    return machine, "launcher-gc", {"op": "store_drop", "store": store, "key": key}
+    return machine, "launcher-gc", {"op": "store_drop", "store": store, "key": key, "days": KEPT_DAYS}
 
 
 def _ways(machines: Iterable[Machine]) -> Ways:

@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 
-from launcher.agent import credentials, lean, mirror, stores
+from launcher.agent import credentials, lean, mirror, node, stores
 from launcher.agent.wire import raw
 
 _FETCH = r"""
@@ -122,8 +122,6 @@ def place(session, request):
 
 def restore(session, request):
     """Move the locked content into the job's checkpoints, where the command may change it."""
-    import shutil
-
     held = mirror.current(session)
     target = os.path.join(session.layout.output(session.job), "checkpoints")
     os.makedirs(target, exist_ok=True)
@@ -133,9 +131,10 @@ def restore(session, request):
         if not os.path.lexists(at):
             os.chmod(held.at(path), 0o600)
             os.rename(held.at(path), at)
-    mirror.release(session, {})
     _set_mode(held, 0o700)
-    shutil.rmtree(held.mirror, ignore_errors=True)
+    # Under its lock, and its name first: another job may wait for this very content.
+    node.remove(held.mirror)
+    mirror.release(session, {})
     return {}
 
 

@@ -86,7 +86,6 @@ class Layer:
             return {}
         fresh = found is None
         if found is None:
-            os.makedirs(self._folder, 0o700, exist_ok=True)
             lock = self._lock()
             found = self._whole() or self._build(locked=lock is not None)
         with open(os.path.join(self._folder, "used"), "w"):
@@ -116,18 +115,29 @@ class Layer:
         import fcntl
         import os
 
-        lock = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say("another job installs the same requirements; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                raise
+        path = os.path.join(self._folder, "lock")
+        while True:
+            os.makedirs(self._folder, 0o700, exist_ok=True)
+            try:
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _say("another job installs the same requirements; waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                    raise
+                os.close(lock)
+                return None
+            try:
+                if os.path.samestat(os.fstat(lock), os.stat(path)):
+                    return lock
+            except FileNotFoundError:
+                pass  # whoever had it has removed it all, and the lock with it
             os.close(lock)
-            return None
-        return lock
 
     def _build(self, locked):
         import json

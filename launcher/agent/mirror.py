@@ -165,11 +165,32 @@ class Sync:
         """a working copy will be made of it, which takes room"""
         self._known = {}
         self._dirs = set()
-        os.makedirs(self.tree, 0o700, exist_ok=True)
-        self._lock = os.open(os.path.join(mirror, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = self._open()
+
+    def _open(self):
+        while True:
+            try:
+                os.makedirs(self.tree, 0o700, exist_ok=True)
+                return os.open(os.path.join(self.mirror, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                continue  # it was removed as a whole in between
 
     def lock(self, note):
         """Wait until no other sync has this mirror; says so by a note first."""
+        self._wait_for_lock(note)
+        # Whoever had it may have removed it all, and the lock with it.
+        while not self._is_there():
+            os.close(self._lock)
+            self._lock = self._open()
+            self._wait_for_lock(note)
+
+    def _is_there(self):
+        try:
+            return os.path.samestat(os.fstat(self._lock), os.stat(os.path.join(self.mirror, "lock")))
+        except FileNotFoundError:
+            return False
+
+    def _wait_for_lock(self, note):
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -28,7 +28,7 @@ def old(session, request):
 
 
 def drop(session, request):
-    """Remove ``key`` from its ``store``; {removed: False where somebody is at work there}."""
+    """Remove ``key`` from its ``store``; {removed: False where somebody is at work there, or has wanted it within ``days``}."""
     root, store, key = session.layout.root, request["store"], request["key"]
     if store not in ("layers", "inputs", "agents") or key not in _keys(root, store):
         return {"removed": False}
@@ -41,9 +41,13 @@ def drop(session, request):
     lock = _lock(os.path.join(top, key, "lock"))
     if lock is None:
         return {"removed": False}
-    node.remove(os.path.join(top, key))
+    # A person was asked since `old` was, and a job may have begun meanwhile.
+    in_use = _in_an_environment(key) if store == "layers" else key in _linked(session.layout)
+    removed = not in_use and (time.time() - _wanted(top, key)) / _DAY >= request["days"]
+    if removed:
+        node.remove(os.path.join(top, key))
     os.close(lock)
-    return {"removed": True}
+    return {"removed": removed}
 
 
 def want(path):

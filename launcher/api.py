@@ -372,7 +372,7 @@ def coordinator_state(folder: Folder, seen: View | None = None) -> str:
 def ensure_coordinator(folder: Folder, started: list[Popen[bytes]] | None = None) -> str | None:
     """Start a coordinator where none lives, or where the one that lives cannot log in; a sentence when there is news.
 
-    ``started`` gets it, for whoever wants to know how it ends.
+    ``started`` gets it, for whoever wants to know how it ends.  Raises UsageError where the last one was on another machine.
     For a job in Slurm's queue none is ever started here: Slurm does that, and is asked whether it still will.
     """
     if folder.slurm.exists():
@@ -389,7 +389,7 @@ def ensure_coordinator(folder: Folder, started: list[Popen[bytes]] | None = None
         return None
     if state == "key unavailable" and not detached.retire(folder):
         return None
-    process = detached.start(folder)
+    process = detached.start_again(folder)
     if started is not None:
         started.append(process)
     return "the job's coordinator was gone; a new one goes on"
@@ -428,8 +428,16 @@ def hand_on(folder: Folder) -> bool:
     return True
 
 
+def take_over(folder: Folder) -> None:
+    """Coordinate from here a job whose coordinator was on a machine that is gone.  Raises UsageError where none is missed."""
+    from launcher.backends import detached
+
+    detached.take_over(folder, coordinator_state(folder))
+
+
 def resume(folder: Folder) -> None:
     """Collect, or publish, the outputs of a job where that failed, without training again.  Raises UsageError for any other."""
+    from launcher.backends.detached import replace
     seen = view(folder)
     end = seen.end
     if end is None:
@@ -441,9 +449,8 @@ def resume(folder: Folder) -> None:
         what = f"it ended as {end['status']}; only a failed collection or publication can be resumed, training again cannot"
         raise UsageError(what, where=folder.job_id, next_step="launcher submit starts it anew")
     folder.cancel.unlink(missing_ok=True)
-    # Between two coordinators nobody else writes events.
-    folder.append({"type": "resumed", "time": time.time()}, durable=True)
-    ensure_coordinator(folder)
+    folder.append({"type": "resumed", "time": time.time()}, durable=True)  # nobody else writes between two coordinators
+    replace(folder)
 
 
 def metrics(folder: Folder) -> list[dict[str, Any]]:

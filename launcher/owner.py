@@ -28,6 +28,11 @@ def is_alive(record: Mapping[str, Any] | None, now: float | None = None) -> bool
     return bool(record["boot_id"] == boot_id() and record["start_time"] == start_time(int(record["pid"])) is not None)
 
 
+def elsewhere(record: Mapping[str, Any] | None) -> str | None:
+    """The name of the other host that a record is of; None where it is of this one."""
+    return str(record["host"]) if record and record["host"] != os.uname().nodename else None
+
+
 def boot_id() -> str:
     """A word that changes when this machine starts anew; "" where the system has none to offer."""
     try:

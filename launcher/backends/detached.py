@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import owner
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, UsageError
 from launcher.store import Folder, read_json
 
 SSH = b"ssh\0"
@@ -75,6 +75,30 @@ def start(folder: Folder) -> subprocess.Popen[bytes]:
             return _popen([*_words(), str(folder.root)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     except OSError as error:
         raise LauncherError(f"the coordinator cannot be started: {error}", where=str(folder.root)) from error
+
+
+def start_again(folder: Folder) -> subprocess.Popen[bytes]:
+    """As `start`, for a job that has had one.  UsageError where that was on another machine, which may come back to life."""
+    host = owner.elsewhere(read_json(folder.owner))
+    if host is not None:
+        what = f"its coordinator was on {host}, and has not been heard of for {owner.FRESH_SECONDS:.0f} s or more"
+        step = f"look after it there; where {host} will not come back: launcher resume --take-over {folder.job_id}"
+        raise UsageError(what, where=folder.job_id, next_step=step)
+    return start(folder)
+
+
+def take_over(folder: Folder, state: str) -> None:
+    """Start one though the last one was on another machine.  UsageError unless its ``state`` is that it is lost."""
+    if state != "lost" or folder.slurm.exists():
+        what = f"there is no coordinator to take over from: {'Slurm starts it' if folder.slurm.exists() else state}"
+        raise UsageError(what, where=folder.job_id, next_step=f"launcher attach {folder.job_id}")
+    replace(folder)
+
+
+def replace(folder: Folder) -> None:
+    """Start one, whoever had the job before."""
+    folder.owner.unlink(missing_ok=True)
+    start(folder)
 
 
 def retire(folder: Folder) -> bool:

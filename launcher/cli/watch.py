@@ -32,17 +32,21 @@ def attach_command(ctx: click.Context, job: str, output: str) -> None:
 
 @click.command("resume")
 @click.argument("job")
+@click.option("--take-over", is_flag=True, help="Coordinate a job from here whose coordinator was on a machine that is gone.")
 @options.output
 @click.pass_context
-def resume_command(ctx: click.Context, /, job: str, output: str) -> None:
+def resume_command(ctx: click.Context, /, job: str, take_over: bool, output: str) -> None:
     """Collect the outputs of a job that ended as CollectFailed, or publish those of one that ended as PublishFailed.
 
     Nothing is trained again, and only what is missing is sent.  Exits as the job then does.
     """
     folder = api.find(job)
-    seen = Feed(folder, tail=0)
-    seen.read_events()
-    api.resume(folder)
+    seen = None if take_over else Feed(folder, tail=0)
+    if seen is None:
+        api.take_over(folder)
+    else:
+        seen.read_events()
+        api.resume(folder)
     leave_quietly()
     exit_as_the_job(ctx, folder, output, follow(folder, Screen(output), None, feed=seen))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent import procs
+from launcher.store import read_json, write_json
 from tests.cluster.handle import Cluster
 from tests.jobs.desk import COUNTED, PATIENCE, Desk, counts, eventually, living
 
@@ -286,6 +287,25 @@ def test_a_node_that_restarts_fails_the_job(remote: Desk, cluster: Cluster) -> N
     cluster.start("node2")
     assert process.wait(PATIENCE) == 69
     assert remote.json("status", "latest")["failure"]["node"] == 1
+
+
+def test_a_job_of_another_machine_is_taken_over_only_when_asked(local: Desk, tmp_path: Path) -> None:
+    """Its coordinator may sleep there: attach and wait say how, and nothing is started; then no line is lost or twice."""
+    go = tmp_path / "go"
+    job = local.detach("--command", f"for i in 1 2 3; do echo $i; done; until [ -e {go} ]; do sleep 0.1; done; echo 4")
+    local.printed(b"3", 0)
+    record = local.folder() / "coordinator.json"
+    assert "there is no coordinator to take over from: alive" in local.run("resume", "--take-over", job, check=2).stderr
+    os.kill(local.coordinator(), signal.SIGKILL)
+    local.at_rest()
+    write_json(record, {**read_json(record), "host": "elsewhere", "heartbeat": 1000.0})
+    for command in ("attach", "wait"):
+        told = local.run(command, job, check=2).stderr
+        assert "its coordinator was on elsewhere" in told and f"launcher resume --take-over {job}" in told
+    assert local.json("status", job)["coordinator"] == "lost"
+    go.touch()
+    out = local.run("resume", "--take-over", job).stdout.splitlines()
+    assert out[:-1] == ["[0] 1", "[0] 2", "[0] 3", "[0] 4"] and Path(out[-1]).is_dir()
 
 
 @pytest.mark.root

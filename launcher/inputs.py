@@ -104,9 +104,12 @@ def _digest(entries: Mapping[str, Mapping[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def remote_cargo(uri: str, may_be_empty: bool = False) -> Cargo:
-    """What a URI names now.  Raises StorageFailed where it cannot be looked at, or there is nothing."""
-    listed = Depot(uri).listing()
+def remote_cargo(uri: str, may_be_empty: bool = False, follow: bool = False) -> Cargo:
+    """What a URI names now; with ``follow``, of a folder here, what its links lead to as well.
+
+    Raises StorageFailed where it cannot be looked at, or there is nothing.
+    """
+    listed = Depot(uri).followed() if follow else Depot(uri).listing()
     single = uris.name_of(uri) if list(listed) == [""] else None
     found = {single or path: entry for path, entry in listed.items()}
     if not found and not may_be_empty:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import threading
@@ -70,6 +71,18 @@ class Depot:
         if uris.protocol(self.uri) == "oss" and "::" not in self.uri:
             look = self._of_oss
         return dict(sorted(self._tried(look).items()))
+
+    def followed(self) -> dict[str, Entry]:
+        """As `listing`, but of a folder here without links: by their names, what they lead to.
+
+        One that leads nowhere, or to a folder that it lies in, counts for nothing, nor do those in a folder that one leads to.
+        Raises StorageFailed.
+        """
+        listed = self.listing()
+        entries = {path: entry for path, entry in listed.items() if entry.size >= 0}
+        for link in listed.keys() - entries.keys():
+            entries |= self._tried(functools.partial(_behind, self._root, link))
+        return dict(sorted(entries.items()))
 
     def _walk(self) -> dict[str, Entry]:
         """On this machine no link is followed; one is no file, but something that is there."""
@@ -288,6 +301,18 @@ def _file_system(uri: str) -> tuple[Any, str]:
     # What somebody asked before, or with other credentials, says nothing about now.
     system, root = url_to_fs(uri, skip_instance_cache=True, **options(uri, os.environ))
     return system, str(root).rstrip("/") if len(str(root)) > 1 else str(root)
+
+
+def _behind(root: str, link: str) -> dict[str, Entry]:
+    """What a link leads to: a file, or all files of a folder, by the link's name."""
+    at = os.path.join(root, link)
+    real = os.path.realpath(at)
+    if os.path.isfile(real):
+        return {link: _entry_here(real)}
+    if not os.path.isdir(real) or (os.path.realpath(os.path.dirname(at)) + os.sep).startswith(real.rstrip(os.sep) + os.sep):
+        return {}
+    paths = [os.path.join(directory, name) for directory, _, files in os.walk(real) for name in files]
+    return {os.path.join(link, os.path.relpath(path, real)): _entry_here(path) for path in paths if not os.path.islink(path)}
 
 
 def _entry_here(path: str) -> Entry:

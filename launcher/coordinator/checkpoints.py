@@ -12,13 +12,15 @@ have them when all of it is here.  The connections are of their own, so that no 
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 import shutil
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from launcher.code import size_text
+from launcher.environments import OUTPUT
 from launcher.errors import CollectFailed, LauncherError, NodeError
 from launcher.model import Plan
 from launcher.store import Folder, read_json, write_json
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from launcher.sync import Peer
 
 CHANNEL = "checkpoints"
+_LINKS = 8
+"""links to links that are followed"""
 _STABLE_SECONDS = 2.0
 """between the two looks that tell whether a file is still being written"""
 Entry = dict[str, Any]
@@ -165,19 +169,24 @@ class Checkpoints:
 
         self._parts.mkdir(mode=0o700, exist_ok=True)
         copied: dict[str, Entry] = {}
+        names: dict[str, list[str]] = {}
         for path, entry in entries.items():
+            names.setdefault(entry["path"], []).append(path)
+        for there, paths in names.items():
+            entry = entries[paths[0]]
             # One at a time: a checkpoint may be as large as the free space here.
             free = shutil.disk_usage(self._parts).free
             if entry["size"] > free:
-                what = f"{path} has {size_text(entry['size'])}, and {size_text(free)} are free here"
+                what = f"{paths[0]} has {size_text(entry['size'])}, and {size_text(free)} are free here"
                 raise LauncherError(what, where=peer.host.name, next_step="make room in $LAUNCHER_HOME")
-            arrived = fetch(peer, [(entry["path"], entry)], self._parts)
+            arrived = fetch(peer, [(there, entry)], self._parts)
             part = part_of(self._parts, peer.rank, entry)
-            sha256 = arrived.hashes.get(entry["path"])
-            still = not judged or _same(_listed(peer).get(path), entry)
-            if sha256 is not None and still:
-                depot.put(path, part)
-                copied[path] = {"size": entry["size"], "node": peer.rank, "sha256": sha256}
+            sha256 = arrived.hashes.get(there)
+            now = _listed(peer) if judged else entries
+            for path in paths if sha256 is not None else ():
+                if _same(now.get(path), entry):
+                    depot.put(path, part)
+                    copied[path] = {"size": entry["size"], "node": peer.rank, "sha256": sha256}
             part.unlink(missing_ok=True)
         return copied
 
@@ -200,7 +209,7 @@ class Checkpoints:
         place = self._plan.spec.goes_on_from
         assert place is not None
         empty = {rank: peer for rank, peer in peers.items() if not _listed(peer)}
-        cargo = remote_cargo(place, may_be_empty=True) if empty else None
+        cargo = remote_cargo(place, may_be_empty=True, follow=True) if empty else None
         sizes = {path: size for path, size in cargo.sizes.items() if path != CHANNEL_MANIFEST} if cargo else {}
         if cargo is None or not sizes:
             if cargo and self._plan.spec.checkpoints_from:
@@ -252,18 +261,53 @@ class _Record:
 
 
 def _listed(peer: Peer) -> dict[str, Entry]:
-    """{path below the channel: entry} of the checkpoints that a node has."""
+    """{path below the channel: entry} of the checkpoints that a node has; by the name of a link, too, what it leads to.
+
+    A link such as `last.pt` is how many a training finds its newest one, and behind a URI there are no links.
+    """
     from launcher.outputs import fits_here, listing_of
 
     own = CHANNEL + "/"
-    found = {}
-    for entry in listing_of(peer)["entries"]:
+    listing = listing_of(peer)
+    found: dict[str, Entry] = {}
+    links: dict[str, str] = {}
+    for entry in listing["entries"]:
         path = entry["path"]
-        plain = path.startswith(own) and fits_here(path)
-        size = entry.get("size")
-        if plain and isinstance(size, int) and 0 <= size < 1 << 63 and "unreadable" not in entry:
+        if not (path.startswith(own) and fits_here(path)) or "unreadable" in entry:
+            continue
+        size, target = entry.get("size"), _led_to(path[len(own) :], entry.get("link"), f"{listing.get('root')}/{CHANNEL}")
+        if isinstance(size, int) and 0 <= size < 1 << 63:
             found[path[len(own) :]] = entry
-    return found
+        elif target is not None:
+            links[path[len(own) :]] = target
+    linked = {path: entry for link in links for path, entry in _behind(link, links, found) if fits_here(own + path)}
+    return {**linked, **found}
+
+
+def _led_to(link: str, target: Any, top: str) -> str | None:
+    """The path below the channel that a link names; None for what is outside, for the channel itself, and for no link.
+
+    ``top`` is the channel's directory on the node; inside of a container it has another name.
+    """
+    if not isinstance(target, str) or not target or "\0" in target:
+        return None
+    for absolute in (top, f"{OUTPUT}/{CHANNEL}"):
+        if target.startswith(absolute + "/"):
+            target = posixpath.relpath(target, posixpath.join(absolute, posixpath.dirname(link)))
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(link), target))
+    return None if path.startswith(("/", "../")) or path in (".", "..") else path
+
+
+def _behind(link: str, links: Mapping[str, str], files: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:
+    """(path by the link's name, entry) of the file that it leads to, or of those in the folder; nothing for circles."""
+    real: str | None = link
+    for _ in range(_LINKS):
+        real = links.get(real or "", real)
+    if real is None or real in links or link.startswith(real + "/"):
+        return
+    for path, entry in files.items():
+        if path == real or path.startswith(real + "/"):
+            yield link + path[len(real) :], entry
 
 
 def _stamp(entry: Mapping[str, Any]) -> list[Any]:

@@ -95,3 +95,43 @@ def test_what_keeps_one_copy_from_being_made_keeps_no_later_one(bench: Bench, mo
     assert "copying 1 file(s)" in bench.told.get(timeout=60)["message"]
     bench.copy()
     assert (bench.place / "last").read_bytes() == b"x"
+
+
+def test_what_a_link_leads_to_is_there_by_its_name(bench: Bench) -> None:
+    """A training finds its newest one by it; the file is fetched once.  What leads nowhere, around or out is no checkpoint."""
+    (bench.output / "deep").mkdir()
+    (bench.output / "deep" / "step-1").write_bytes(b"one")
+    for link, target in {
+        "last": "newest", "newest": "deep/step-1", "absolute": str(bench.output / "deep" / "step-1"), "folder": "deep",
+        "in-a-container": "/ml/output/checkpoints/deep/step-1", "deep/loop": "..", "nowhere": "gone", "self": "self",
+        "out": "../model", "top": ".", "passwd": "/etc/passwd",
+    }.items():  # fmt: skip
+        os.symlink(target, bench.output / link)
+    bench.copy()
+    known = ["absolute", "deep/step-1", "folder/step-1", "in-a-container", "last", "newest"]
+    told = json.loads((bench.place / CHANNEL_MANIFEST).read_text())["files"]
+    assert [file["path"] for file in told] == known and {(bench.place / path).read_bytes() for path in known} == {b"one"}
+    assert bench.peer.asked.count("outputs_fetch") == 1
+    (bench.output / "deep" / "step-2").write_bytes(b"two!")
+    os.unlink(bench.output / "newest")
+    os.symlink("deep/step-2", bench.output / "newest")
+    bench.copy()
+    assert (bench.place / "last").read_bytes() == b"two!" and (bench.place / "absolute").read_bytes() == b"one"
+
+
+def test_links_of_a_folder_here_are_what_they_lead_to(tmp_path: Path) -> None:
+    """Those of the folder that checkpoints come from; what leads nowhere does not keep a training from its start."""
+    place, elsewhere = tmp_path / "place", tmp_path / "elsewhere"
+    (place / "deep").mkdir(parents=True)
+    (place / "deep" / "step-1").write_bytes(b"one")
+    elsewhere.mkdir()
+    (elsewhere / "big").write_bytes(b"four")
+    (elsewhere / "link").symlink_to("big")
+    for link, target in {
+        "last": "deep/step-1", "folder": "deep", "out": str(elsewhere), "loop": ".", "deep/up": "..",
+        "nowhere": "gone", "self": "self",
+    }.items():  # fmt: skip
+        (place / link).symlink_to(target)
+    found = {path: entry.size for path, entry in Depot(str(place)).followed().items()}
+    assert found == {"deep/step-1": 3, "folder/step-1": 3, "last": 3, "out/big": 4}
+    assert Depot(str(tmp_path / "none")).followed() == {}

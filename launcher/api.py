@@ -421,11 +421,7 @@ def hand_on(folder: Folder) -> bool:
     """Let the job's coordinator, on this machine, know of Slurm's warning; False while there is none."""
     from launcher.model import Plan, from_json
 
-    record = read_json(folder.owner)
-    if not owner.is_alive(record) or record["boot_id"] != owner.boot_id():
-        return False
-    os.kill(record["pid"], warning_of(from_json(Plan, read_json(folder.plan))))
-    return True
+    return owner.send(read_json(folder.owner), warning_of(from_json(Plan, read_json(folder.plan))))
 
 
 def take_over(folder: Folder) -> None:

@@ -33,6 +33,17 @@ def elsewhere(record: Mapping[str, Any] | None) -> str | None:
     return str(record["host"]) if record and record["host"] != os.uname().nodename else None
 
 
+def send(record: Mapping[str, Any] | None, number: int) -> bool:
+    """Send a signal to the process of a record; False where it is gone, or one of another machine."""
+    if not record or not is_alive(record) or record["boot_id"] != boot_id():
+        return False
+    try:
+        os.kill(int(record["pid"]), number)
+    except ProcessLookupError:
+        return False  # it has ended since we looked
+    return True
+
+
 def boot_id() -> str:
     """A word that changes when this machine starts anew; "" where the system has none to offer."""
     try:

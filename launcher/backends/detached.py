@@ -104,9 +104,8 @@ def replace(folder: Folder) -> None:
 def retire(folder: Folder) -> bool:
     """Ask a coordinator to leave its job (nothing on the nodes is touched), and wait until it has; False when it stays."""
     record = read_json(folder.owner)
-    if not owner.is_alive(record) or record["boot_id"] != owner.boot_id():
+    if not owner.send(record, signal.SIGTERM):
         return not owner.is_alive(record)
-    os.kill(record["pid"], signal.SIGTERM)
     from launcher.agent.watch import Watch
 
     watch = Watch()

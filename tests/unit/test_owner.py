@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher import owner
+from launcher.backends import detached
 from launcher.coordinator import owner as holding
 from launcher.coordinator.owner import AlreadyOwned, Owner
 from launcher.store import Store, read_json, write_json
@@ -127,3 +128,24 @@ def test_the_owner_beats_and_tells_its_trouble(store: Store, monkeypatch: pytest
         held.report(None)
         assert read_json(folder.owner)["trouble"] is None
     assert written == sorted(written)
+
+
+def test_a_coordinator_that_ends_in_the_moment_it_is_told_something_has_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the process table and the signal."""
+    process = subprocess.Popen(["sleep", "100"])
+    folder = store.create("a-20250101-000000-aaaa")
+    record = {**owner.here(), "pid": process.pid, "start_time": owner.start_time(process.pid)}
+    write_json(folder.owner, record)
+    alive = owner.is_alive
+
+    def then_it_ends(seen: dict[str, object]) -> bool:
+        answer = alive(seen)
+        process.kill()
+        process.wait()
+        return answer
+
+    monkeypatch.setattr(owner, "is_alive", then_it_ends)
+    assert detached.retire(folder)
+    assert not owner.send(record, 0)

@@ -7,6 +7,7 @@ nothing of the job runs any more, the end that its batch step could not write.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from launcher import owner
@@ -66,9 +67,9 @@ def cancel(folder: Folder, level: int) -> None:
     if number is not None and isinstance(report, ask.Report) and _runs(report) and not leaves:
         hears = owner.is_alive(read_json(folder.owner)) or seen.coordinator is None
         if hears or level < 2:
-            batch.tell(folder, number, level)
+            _scancel(folder, lambda: batch.tell(folder, number, level))
         else:
-            batch.dequeue(folder, number)
+            _scancel(folder, lambda: batch.dequeue(folder, number))
         return
     if not isinstance(report, ask.NoAnswer):
         _act(folder)
@@ -82,9 +83,23 @@ def _act(folder: Folder) -> Standing:
     number, answer = batch.number_of(folder), _answer(folder)
     waits = isinstance(answer, ask.Report) and not answer.state.ended and not _runs(answer)
     if number is not None and waits and folder.cancel_level():
-        batch.dequeue(folder, number)
+        _scancel(folder, lambda: batch.dequeue(folder, number))
         answer = _once_ended(folder)
     return _conclude(folder, answer)
+
+
+def _scancel(folder: Folder, act: Callable[[], None]) -> None:
+    """Have Slurm do it; a job that has ended since it was asked, as by the wish in its folder, needs nobody to tell it."""
+    try:
+        act()
+    except SlurmSilent:
+        answer = _answer(folder)
+        if isinstance(answer, ask.NoAnswer) or (isinstance(answer, ask.Report) and not _over(answer)):
+            raise
+
+
+def _over(report: ask.Report) -> bool:
+    return report.state.ended or report.state.reason_code == "Completing"
 
 
 def _once_ended(folder: Folder) -> Answer | None:

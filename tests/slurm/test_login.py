@@ -120,6 +120,21 @@ def test_a_cancel_is_heard_on_another_machine_within_a_second(desk: Desk) -> Non
     assert desk.slurm.wait_clean() == {}
 
 
+def test_a_job_that_is_over_before_slurm_is_told_was_cancelled(slurm: SlurmCluster) -> None:
+    """The batch step finds the wish in the folder, too, and may be faster than scancel."""
+    late = slurm.shared / "late/scancel"
+    late.parent.mkdir()
+    real = slurm.run(slurm.login, "command -v scancel").stdout.strip()
+    waits = "until scontrol show job $SLOW | grep -q JobState=FAILED; do sleep 0.1; done"
+    late.write_text(f'#!/bin/sh\n{waits}\nexec {real} "$@"\n')
+    late.chmod(0o755)
+    job = Desk(slurm).queued("--nodes", "2", *SLEEP)
+    number = str(running(Desk(slurm), job)["slurm_job_id"])
+    path = slurm.run(slurm.login, "echo $PATH").stdout.strip()
+    done = Desk(slurm, PATH=f"{late.parent}:{path}", SLOW=number).run("cancel", job)
+    assert (done.stdout, done.stderr) == (f"{job}: Terminated\n", "")
+
+
 def test_a_signal_alone_is_a_wish_too(desk: Desk) -> None:
     """What a network file system does not show yet is heard all the same."""
     job = desk.queued(*SLEEP)

@@ -72,9 +72,7 @@ def variable(name: str) -> str:
 
 
 def variables(hyperparameters: Mapping[str, Any]) -> dict[str, str]:
-    """What the command's environment says of them; nothing where there are none."""
-    if not hyperparameters:
-        return {}
+    """What the command's environment says of them, `{}` and no arguments where there are none."""
     one_each = {variable(name): value for name, value in texts(hyperparameters).items()}
     arguments = shlex.join(word for name, value in texts(hyperparameters).items() for word in (f"--{name}", value))
     return {"PAI_HPS": json.dumps(hyperparameters, ensure_ascii=False), "PAI_USER_ARGS": arguments, **one_each}

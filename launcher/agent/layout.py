@@ -17,6 +17,7 @@ _JOINTS = str.maketrans("", "", "._-")
 """what a plain name may have beside letters and digits, not at its beginning"""
 CHANNELS = ("model", "checkpoints", "tensorboard")
 """directories below a job's output/"""
+HYPERPARAMETERS = "hyperparameters.json"
 
 
 class Layout:
@@ -61,6 +62,13 @@ class Layout:
         outputs = [os.path.join(self.output(job_id), _checked(channel)) for channel in (*CHANNELS, *channels)]
         for directory in [*outputs, self.config(job_id)]:
             os.makedirs(directory, exist_ok=True)
+        # As with PAI it is there, too, where there are no hyperparameters; of those that there are it is written later.
+        try:
+            file = os.open(os.path.join(self.config(job_id), HYPERPARAMETERS), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return
+        with os.fdopen(file, "w") as empty:
+            empty.write("{}\n")
 
     def rank(self, job_id, rank):
         return os.path.join(self.job(job_id), "rank-%d" % rank)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from launcher.agent.layout import HYPERPARAMETERS
 from launcher.coordinator import data, environment, layer
 from launcher.hyperparameters import texts
 from launcher.record import dataclass
@@ -79,7 +80,7 @@ def _configuration(work: Work) -> Made:
     """hyperparameters.json in the config folder, all values as texts."""
     stored = read_json(work.folder.environment) or {}
     values = texts(stored.get("hyperparameters", {}))
-    files = {"files": {"hyperparameters.json": values}}
+    files = {"files": {HYPERPARAMETERS: values}}
     complaint = "hyperparameters.json could not be written on every node"
     work.fleet.ask_all("prepare_config", complaint, dict.fromkeys(work.leaders, files))
     return {}

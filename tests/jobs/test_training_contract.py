@@ -46,10 +46,10 @@ def test_hyperparameters_reach_the_command_and_no_reader(desk: Desk) -> None:
 
 
 def test_a_job_with_nothing_to_prepare_has_no_such_step(local: Desk) -> None:
-    """It costs nothing: no request, no event."""
-    local.submit("--command", "env")
+    """It costs nothing: no request, no event.  What reads the hyperparameters finds that there are none."""
+    local.submit("--command", "set -u; echo [$PAI_HPS] [$PAI_USER_ARGS]; cat $PAI_CONFIG_DIR/hyperparameters.json")
     assert not [event for event in local.events() if event["type"] == "prepared" or event.get("step") == "prepare"]
-    assert b"PAI_HPS" not in local.log(0) and b"PAI_USER_ARGS" not in local.log(0)
+    assert local.log(0) == b"[{}] []\n{}\n"
 
 
 @pytest.mark.parametrize("kind", ["local", pytest.param("remote", marks=pytest.mark.cluster)])

@@ -39,7 +39,7 @@ def test_the_contract() -> None:
 
 def test_no_hyperparameters_no_variables() -> None:
     """A job without any finds nothing of them."""
-    assert variables({}) == {} and problems({}) == []
+    assert variables({}) == {"PAI_HPS": "{}", "PAI_USER_ARGS": ""} and problems({}) == []
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ def request_of(
         "instance_type": None if local else said.instance_type,
         "nproc_per_node": said.nproc_per_node,
         "source_dir": None if said.source_dir is None else os.fspath(said.source_dir),
-        "env": {key: str(value) for key, value in (said.environments or {}).items()},
+        "env": _texts(said.environments or {}),
         "max_run_time": _seconds(said.max_run_time),
         "detached": not attached,
     }
@@ -348,7 +348,7 @@ def _of_training(
         "image": said.image_uri,
         "hyperparameters": dict(said.hyperparameters or {}),
         "requirements": None if said.requirements is None else tuple(said.requirements),
-        "labels": {key: str(value) for key, value in (said.labels or {}).items()},
+        "labels": _texts(said.labels or {}),
         "inputs": dict(inputs or {}),
         "outputs": dict(own),
         "output_path": None if said.output_path is None else os.fspath(said.output_path),
@@ -374,6 +374,11 @@ def _check_known(said: Estimator) -> None:
     if hidden:
         what = "a job's folder does not have the values of its secrets"
         raise WrongArguments(what, problems=hidden, next_step="set them before a new fit")
+
+
+def _texts(said: Mapping[str, Any]) -> dict[str, str]:
+    """Numbers as they are written; of a member of an Enum that is a text, or a number, its value."""
+    return {key: str.__str__(value) if isinstance(value, str) else int.__repr__(value) for key, value in said.items()}
 
 
 def _seconds(said: float | str | None) -> float | None:

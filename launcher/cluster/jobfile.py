@@ -89,7 +89,7 @@ def read_job_file(path: str | Path) -> JobFile:
         lines={key: (place.key or (place.line, 0))[0] for key, place in document.root.children.items() if isinstance(key, str)},
         cluster=_cluster(folder, model.cluster) if model.cluster else None,
         hostfile=beside(folder, model.hostfile) if model.hostfile else None,
-        source_dir=beside(folder, model.source_dir) if model.source_dir and not model.git else model.source_dir,
+        source_dir=_place(folder, model.source_dir) if model.source_dir and not model.git else model.source_dir,
         git=None if model.git is None else _git(folder, model.git.repo, model.git.branch, model.git.commit),
         command=_command(model.command, model.script, model.args),
         env_file=None if model.env_file is None else tuple(beside(folder, file) for file in model.env_file),

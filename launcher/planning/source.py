@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 from launcher import git_source
+from launcher import uri as uris
 from launcher.code import no_folder
+from launcher.errors import UsageError
 from launcher.model import GitSource
 from launcher.planning.request import Settings
 
@@ -24,7 +26,10 @@ def source_of(settings: Settings, git: GitSource | None) -> str | None:
         return git_source.check_folder(said, settings.origins["source_dir"])
     if said is None:
         return None
-    folder: str = os.path.abspath(os.path.expanduser(said))
+    if uris.is_uri(said) and uris.local_path(said) is None:
+        what = f"{uris.masked(said)}: a source folder is one of this machine"
+        raise UsageError(what, next_step="download it and name the folder; code of a git repository is named by --git")
+    folder: str = os.path.abspath(os.path.expanduser(uris.local_path(said) or said))
     if not os.path.isdir(folder):
         raise no_folder(folder)
     return folder

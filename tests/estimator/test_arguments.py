@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,8 @@ def test_all_problems_are_told_at_once() -> None:
     [
         ({"source_dir": "x" * 5000}, "there is no such source folder"),
         ({"source_dir": "~nosuchuser/x"}, "there is no such source folder"),
+        ({"source_dir": "oss://bucket/code/"}, "oss://bucket/code/: a source folder is one of this machine"),
+        ({"source_dir": "file:///no/such"}, "/no/such: there is no such source folder"),
         ({"cluster": "x" * 5000}, "x" * 5000),
         ({"settings": {"env_file": ["a\0"]}}, "has a NUL in it"),
         ({"inputs": {"x": BytesPath()}}, "inputs.x: a path, a URI, or"),
@@ -174,6 +177,20 @@ def test_positional_arguments_stand_in_pais_order() -> None:
     """image_uri, command, source_dir, git_config, job_type, hyperparameters."""
     said = Estimator("venv:/opt/t", "true", "src", None, "PyTorchJob", {"lr": 1})
     assert (said.image_uri, said.command, said.source_dir, said.hyperparameters) == ("venv:/opt/t", "true", "src", {"lr": 1})
+
+
+def test_members_of_an_enum_are_their_values() -> None:
+    """Where texts, or whole numbers, are wanted, whatever str() makes of them."""
+
+    class Word(str, enum.Enum):
+        ONE = "one"
+
+    class Number(enum.IntEnum):
+        TWO = 2
+
+    given: dict[str, Any] = {"A": Word.ONE, "B": Number.TWO, "C": 3}
+    request = request_of(Estimator(command="true", environments=given, labels=given))
+    assert request.env == request.labels == {"A": "one", "B": "2", "C": "3"}
 
 
 def test_an_attribute_that_is_none_says_as_little_as_an_argument() -> None:

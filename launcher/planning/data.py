@@ -36,6 +36,7 @@ def data_of(settings: Settings, backend: str, nodes: int, collect: tuple[str, ..
         wrong.append(f"checkpoint_interval: {nowhere}{': nothing is copied there' if earlier else ' to copy checkpoints to'}")
     if outputs.get("checkpoints") and checkpoints_path:
         wrong.append("outputs.checkpoints: checkpoints_path says already where the checkpoints go")
+    wrong += _shared({**{f"outputs.{name}": place for name, place in outputs.items()}, "checkpoints_path": checkpoints_path})
     wrong += _uncollectable(settings, collect, outputs)
     if wrong:
         raise UsageError("inputs or outputs cannot be used", problems=wrong, next_step="mend all of these")
@@ -47,6 +48,15 @@ def data_of(settings: Settings, backend: str, nodes: int, collect: tuple[str, ..
     unasked = brought and not output_path and "checkpoints" not in (*collect, *outputs)
     places["collect_if_room"] = ("checkpoints",) if unasked else ()
     return {"inputs": inputs, "outputs": outputs, "collect": tuple(dict.fromkeys(asked)), **places}
+
+
+def _shared(places: Mapping[str, str | None]) -> list[str]:
+    """Places that are named more than once: what is copied there last would replace the rest, as a later job's would."""
+    users: dict[str, list[str]] = {}
+    for key, place in places.items():
+        if place is not None:
+            users.setdefault(os.path.realpath(place) if os.path.isabs(place) else place, []).append(key)
+    return [f"{' and '.join(keys)}: {place} is one place; each needs its own" for place, keys in users.items() if len(keys) > 1]
 
 
 def _uncollectable(settings: Settings, collect: tuple[str, ...], outputs: Mapping[str, str | None]) -> list[str]:

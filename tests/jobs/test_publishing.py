@@ -155,6 +155,14 @@ def test_a_place_that_cannot_be_written_to_is_said_before_the_command_runs(local
         (("--output-path", "file:///tmp/a%00b"), "write file:///absolute/path"),
         (("--input", f"x=/{'x' * 300}/y"), "(/ is the last folder of it that exists)"),
         (("--output-channel", "MODEL"), "'model' and 'MODEL' would both be PAI_OUTPUT_MODEL"),
+        (
+            ("--output-channel", "a=/tmp/x", "--output-channel", "b=/tmp/./x/"),
+            "outputs.a and outputs.b: /tmp/x is one place; each needs its own",
+        ),
+        (
+            ("--output-channel", "a=/tmp/x", "--checkpoints-path", "file:///tmp/x"),
+            "outputs.a and checkpoints_path: /tmp/x is one place",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(local: Desk, options: tuple[str, ...], sentence: str) -> None:

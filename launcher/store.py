@@ -221,7 +221,10 @@ def _created(folder: Folder) -> float:
     The id alone would not do: it tells the local time, of which some hour comes twice a year, and which another terminal, or
     cron, may count otherwise; and of jobs of one second it tells no order.
     """
-    told = read_json(folder.job)
+    try:
+        told = read_json(folder.job)
+    except OSError:  # one job that cannot be read must not hide the others
+        told = None
     created = told.get("created_at") if isinstance(told, dict) else None
     if isinstance(created, (int, float)):
         return created

@@ -88,6 +88,8 @@ def test_the_latest_job_is_the_last_one_whatever_the_local_time_was(store: Store
         store.create(name).job.write_text(json.dumps({"created_at": 1761438600.0 + 2400 * number}))
         assert store.find("latest").job_id == name
     assert [folder.job_id[-4:] for folder in store.folders()] == ["aaaa", "bbbb", "cccc"]
+    store.create("a-20251024-180000-dddd").job.mkdir()  # as good as one that may not be read: root may read all
+    assert [folder.job_id[-4:] for folder in store.folders()] == ["dddd", "aaaa", "bbbb", "cccc"]
 
 
 def test_a_job_is_found_by_id_prefix_and_latest(store: Store) -> None:

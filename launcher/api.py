@@ -397,7 +397,7 @@ def ensure_coordinator(folder: Folder, started: list[Popen[bytes]] | None = None
 
 def cancel(folder: Folder, level: int = 1) -> None:
     """Wish the job stopped: 1 with grace, 2 now.  A job whose coordinator is gone gets a new one, which does it."""
-    if view(folder).end is not None:
+    if coordinator_state(folder) == "ended":
         return
     known = folder.cancel_level()
     if level > known:

@@ -40,10 +40,10 @@ class Screen:
     def __init__(self, output: str = "text") -> None:
         stream = sys.stderr if output == "json" else sys.stdout
         self._write = _writer(stream)
-        self._terminal = stream.isatty()
+        self._terminal = _is_terminal(stream)
         # no-color.org
         self._colored = self._terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        self._spinner = _Spinner() if sys.stderr.isatty() else None
+        self._spinner = _Spinner() if _is_terminal(sys.stderr) else None
         self._quiet_end = output == "json"
 
     def note(self, text: str) -> None:
@@ -148,8 +148,15 @@ class Screen:
             self._spinner.stop()
 
 
-def _writer(stream: TextIO) -> Callable[[bytes], None]:
+def _is_terminal(stream: TextIO | None) -> bool:
+    """A program may have closed it (None), or put an object of its own into its place that can write and no more."""
+    return bool(getattr(stream, "isatty", bool)())
+
+
+def _writer(stream: TextIO | None) -> Callable[[bytes], None]:
     """Writes log lines as they came; only where a stream takes nothing but text (a notebook's), bytes that are none are lost."""
+    if stream is None:
+        return lambda chunk: None
 
     def as_bytes(chunk: bytes) -> None:
         stream.flush()
@@ -158,7 +165,7 @@ def _writer(stream: TextIO) -> Callable[[bytes], None]:
 
     def as_text(chunk: bytes) -> None:
         stream.write(chunk.decode(errors="replace"))
-        stream.flush()
+        getattr(stream, "flush", bool)()
 
     return as_bytes if hasattr(stream, "buffer") else as_text
 

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -314,6 +315,35 @@ def test_a_stream_that_takes_only_text(office: Desk, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stdout", shown)
     Estimator(command=r"printf 'a\377b\n'").fit()
     assert shown.getvalue() == "[0] a\N{REPLACEMENT CHARACTER}b\n"
+
+
+def test_a_stream_that_can_write_and_no_more(office: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As programs put one into the place of sys.stdout; those that have closed theirs see nothing, and run their jobs."""
+    shown: list[str] = []
+
+    class Both:
+        """To a file, too."""
+
+        def write(self, text: str) -> None:
+            shown.append(text)
+
+    monkeypatch.setattr(sys, "stdout", Both())
+    Estimator(command="echo seen").fit()
+    assert "".join(shown) == "[0] seen\n"
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    said = Estimator(command="echo unseen")
+    assert said.fit().is_succeeded()
+    said.wait(all_jobs=True)
+
+
+def test_a_job_whose_folder_was_removed(office: Desk) -> None:
+    """Whatever is asked of it, that is what is said."""
+    job = Estimator(command="true").fit(show_logs=False)
+    shutil.rmtree(office.folder())
+    for act in (job.wait, job.stop, job.describe):
+        with pytest.raises(LauncherError, match="the job's folder was removed"):
+            act()
 
 
 def test_nothing_is_left_of_a_fit_that_cannot_be(office: Desk) -> None:

@@ -165,7 +165,10 @@ class Layer:
                 return other
             os.replace(part, os.path.join(self._folder, "layer.json"))
         except BaseException:
-            shutil.rmtree(venv, ignore_errors=True)
+            # Told to end in the very moment in which it became the layer, it stays: others may have begun with it.
+            whole = self._whole()
+            if whole is None or os.path.dirname(whole["bin"]) != venv:
+                shutil.rmtree(venv, ignore_errors=True)
             raise
         _say("done")
         return found

@@ -182,3 +182,31 @@ def test_an_installation_can_be_ended_before_it_has_begun(tmp_path: Path, monkey
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
+
+
+def test_a_layer_that_is_whole_stays_though_its_build_is_told_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the moment in which it gets its name and the next line; removed in part, it would be taken for whole."""
+
+    def make(venv: str) -> str:
+        os.makedirs(os.path.join(venv, "bin"))
+        os.symlink(sys.executable, os.path.join(venv, "bin", "python"))
+        return os.path.join(venv, "bin", "python")
+
+    def last(part: str, name: str, replace: Any = os.replace) -> None:
+        if ended_before:
+            raise SystemExit(143)
+        replace(part, name)
+        raise SystemExit(143)
+
+    monkeypatch.setattr(layer, "_make", make)
+    monkeypatch.setattr(layer, "_install", lambda *_: None)
+    monkeypatch.setattr(layer, "_site_of", os.path.dirname)
+    monkeypatch.setattr(os, "replace", last)
+    plain = {"lines": [], "constraints": [], "code": None, "image": None, "build": True, "programs": []}
+    for ended_before in (True, False):
+        # Each in a folder of its own: the lock of the first is let go of by its end.
+        building = layer.Layer({**plain, "layers": str(tmp_path / str(ended_before))}, str(tmp_path))
+        with pytest.raises(SystemExit):
+            building.get()
+        left = list(tmp_path.glob("*/*/venv-*"))
+        assert bool(left) != ended_before and (building._whole() is None) == ended_before

@@ -166,7 +166,7 @@ class Coordinator:
         # What an abandoned step comes to in the end is no answer to the question that this one asks.
         mine = object()
         threading.Thread(target=self._run_step, args=(action, step, mine), name=step.name, daemon=True).start()
-        before = self.view.cancel
+        before, killed = self.view.cancel, set[int]()
         while True:
             event = self._told.get()
             if event.get("of") is mine:
@@ -179,7 +179,8 @@ class Coordinator:
             unwanted = step is Step.PUBLISH and self.view.cancel > before
             if self.view.cancel > 1 or unwanted or (self.view.ending and not self.view.starting):
                 if step is Step.START or (step is Step.REACH and self.view.starting):
-                    # What may run there can be stopped only when this is over.
+                    # What may run there can be stopped only when this is over; what is known to run is not kept waiting for it.
+                    killed |= self._steps.kill_begun(killed)
                     continue
                 self._steps.abandon()
                 if step is Step.COLLECT:

@@ -79,6 +79,14 @@ class Steps:
             self._fleet.close(polite=False)
             self._fleet = None
 
+    def kill_begun(self, killed: set[int]) -> set[int]:
+        """While some node is still told to begin, kill the job on those that have, but ``killed``; their ranks."""
+        if self._fleet is None:
+            return set()
+        ranks = [rank for rank, node in self._view().nodes.items() if node.started and not node.over and rank not in killed]
+        self._wish(ranks, 0, "cancel")
+        return set(ranks)
+
     def let_nothing_run(self) -> list[str]:
         """Before a fault of ours ends the job: what runs is ended now; the names of the hosts where it may still run."""
         from launcher.coordinator.last_stop import stop_now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +65,34 @@ def test_who_kills_a_job_that_may_have_begun_waits_for_its_nodes_to_be_reached(c
 
     assert coordinator._attend(reach, Step.REACH)
     assert coordinator.view.reached and coordinator.view.cancel == 2
+
+
+def test_a_node_that_does_not_begin_keeps_no_other_from_being_killed(coordinator: Coordinator) -> None:
+    """One whose file system hangs, say: it may be told when it is back, and the others wait for it with all of their GPUs."""
+    coordinator._record({"type": "created", "nodes": [{"rank": 0, "host": "here"}, {"rank": 1, "host": "hangs"}]})
+    coordinator._record({"type": "starting", "attempt": 0})
+    posted, stopped = list[tuple[int, dict[str, object]]](), threading.Event()
+
+    def link(rank: int) -> SimpleNamespace:
+        def post(op: str, **arguments: object) -> None:
+            posted.append((rank, {"op": op, **arguments}))
+            stopped.set()
+
+        return SimpleNamespace(post=post)
+
+    coordinator._steps._fleet = SimpleNamespace(links={0: link(0), 1: link(1)})  # type: ignore[assignment]
+
+    def start() -> list[dict[str, object]]:
+        began = {"type": "started", "attempt": 0, "pid": 1, "time": 1.0}
+        coordinator._told.put({"type": "agent", "node": 0, "event": began})
+        coordinator._told.put({"type": "cancel", "level": 2})
+        coordinator._told.put({"type": "note", "message": "still at it"})
+        assert stopped.wait(PATIENCE)
+        return [{"type": "following"}]
+
+    assert coordinator._attend(start, Step.START)
+    wish = {"op": "node_stop", "attempt": 0, "grace": 0, "reason": "cancel", "told": False}
+    assert posted == [(0, wish)] and coordinator.view.following
 
 
 def test_a_wish_to_cancel_is_heard_after_the_folder_could_not_be_read(

@@ -62,6 +62,8 @@ def cluster_of(settings: Settings, environment: Mapping[str, str]) -> Cluster:
     """The cluster that is meant, with the hosts that --hosts and --exclude leave; in a Slurm allocation, its nodes."""
     cluster = find_cluster(settings)
     backend = settings.get("backend")
+    if backend is None and cluster.path is not None:
+        settings.origins["backend"] = str(cluster.path)
     if environment.get("SLURM_JOB_ID") and (backend or (cluster.backend if cluster.path else "slurm")) == "slurm":
         given = _allocated(settings, cluster, environment)
         return select_hosts(given, settings.get("hosts"), settings.get("exclude"), settings.origins["allocation"])

@@ -442,6 +442,13 @@ def test_an_empty_option_is_not_the_same_as_none(lab: str, name: str) -> None:
     assert f"--{name.replace('_', '-')} is empty" in refusal(**said)
 
 
+def test_the_backend_has_the_inventory_for_its_origin(lab: str) -> None:
+    """Unless it was said otherwise."""
+    assert planned(cluster=lab).plan.origins["backend"] == lab
+    assert planned(cluster=lab, backend="local").plan.origins["backend"] == "--backend"
+    assert planned().plan.origins["backend"] == "built-in"
+
+
 def test_a_cluster_file_that_leads_nowhere_is_no_local_run(here: Path) -> None:
     """A link to a share that is not mounted, or a directory of that name, is not the same as no ./cluster.yaml."""
     (here / "cluster.yaml").symlink_to("/no/such/share/cluster.yaml")

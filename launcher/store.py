@@ -43,7 +43,8 @@ def new_job_id(base: str, now: float) -> str:
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Replace ``path`` by ``content``: a reader sees the old bytes or the new ones, never a part."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # A process of another machine, or container, may have our number.
+    part = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(fd, "wb") as file:

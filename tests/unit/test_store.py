@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,20 @@ def test_a_file_that_another_machine_replaces_is_read_again(store: Store, monkey
     failures = [errno.EIO]
     with pytest.raises(OSError, match="it is gone"):
         folder.cancel_level()
+
+
+def test_two_writers_of_one_number_write_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of two machines, or containers, that share a folder: the last one's content is there, whole."""
+    path, sync = tmp_path / "slurm.json", os.fsync
+    other = [threading.Thread(target=write_json, args=(path, {"by": "the other"}))]
+
+    def meanwhile(fd: int) -> None:
+        while other:
+            writing = other.pop()
+            writing.start()
+            writing.join()
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    write_json(path, {"by": "us"})
+    assert read_json(path) == {"by": "us"} and os.listdir(tmp_path) == ["slurm.json"]

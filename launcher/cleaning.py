@@ -74,9 +74,14 @@ def look(folders: Iterable[Folder], named: bool) -> Findings:
     ended: dict[str, View] = {}
     machines: dict[tuple[Any, ...], Machine] = {}
     for folder in folders:
-        plan = read_json(folder.plan)
+        stored = read_json(folder.plan)
         view = fold(folder.read_events())
-        if plan is None or view.end is None:
+        if stored is None or view.end is None:
+            continue
+        try:
+            plan = from_json(Plan, stored)
+        except (TypeError, ValueError, AttributeError):  # of another version, or damaged; the other jobs' still goes
+            found.kept.append(f"{folder.job_id}: its plan.json cannot be understood, so where it has been is not known")
             continue
         precious = _uncollected(view)
         if precious and not named:
@@ -85,7 +90,7 @@ def look(folders: Iterable[Folder], named: bool) -> Findings:
         ended[folder.job_id] = view
         if folder.code.is_dir():
             found.here.append(folder.code)
-        for machine in _machines(from_json(Plan, plan), view, found.kept):
+        for machine in _machines(plan, view, found.kept):
             host = machine.host
             machines[machine.backend, host.address, host.user, host.port, host.workdir, machine.options.config] = machine
     _look_there(list(machines.values()), ended, found, stores=not named)

@@ -21,6 +21,17 @@ def test_a_command_runs_on_every_node_and_its_model_comes_back(desk: Desk) -> No
     assert desk.run("model-data", "latest").stdout.splitlines() == [str(model)]
 
 
+def test_gc_passes_over_a_job_that_it_does_not_understand(local: Desk) -> None:
+    """One of another version, or damaged: it is named, and what the other jobs left goes all the same."""
+    local.submit("--command", "exit 1", check=1)
+    job = local.folder()
+    (job / "plan.json").write_text('{"job_id": "' + job.name + '", "spec": {}}')
+    local.submit("--source-dir", "train_src", "--command", "exit 1", check=1)
+    done = local.run("gc", "--yes")
+    assert f"kept: {job.name}: its plan.json cannot be understood" in done.stderr
+    assert not (local.folder() / "code").exists()
+
+
 def test_many_nodes_need_more_files_than_a_shell_allows(local: Desk) -> None:
     """The limit of open files is raised as far as it may be; where that is too little the error says so."""
     def submit(limit: str) -> subprocess.CompletedProcess[str]:

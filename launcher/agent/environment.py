@@ -195,7 +195,7 @@ def _apptainer(session, kind, name, programs, pull=True):
         return {"absent": ""}
     if not os.path.exists(image):
         os.makedirs(os.path.dirname(image), exist_ok=True)
-        part = "%s.%d.part" % (image, os.getpid())
+        part = "%s.%s.part" % (image, os.urandom(8).hex())
         _pull(session, [program, "pull", part, source], source)
         os.replace(part, image)
     return dict(_machine(kind), program=program, image=image)

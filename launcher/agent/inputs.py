@@ -194,7 +194,7 @@ def _real_directory(path):
 
 
 def _point(at, target):
-    unfinished = "%s.%d.part" % (at, os.getpid())
+    unfinished = "%s.%s.part" % (at, os.urandom(8).hex())
     os.symlink(target, unfinished)
     os.replace(unfinished, at)
 

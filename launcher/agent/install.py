@@ -19,7 +19,7 @@ def compile_into(plain, compiled):
     First comes {module: (begin, end)}, counted from the end of the file; then their marshalled code, one after the other; then,
     from where "" says on, a word that says that nothing is lacking.
     """
-    part = "%s.%d.part" % (compiled, os.getpid())
+    part = "%s.%s.part" % (compiled, os.urandom(8).hex())
     try:
         with zipfile.ZipFile(plain) as source:
             codes = {_module(name): _byte_code(source.read(name), name) for name in source.namelist()}

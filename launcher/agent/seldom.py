@@ -36,7 +36,8 @@ def receive(reader, path):
     # Nobody else reads what is to lie there: code, data, logs.
     for folder in (os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    part = "%s.%d.part" % (path, os.getpid())
+    # Of nodes that share a home others may be at it, too, with our number: containers have the same few.
+    part = "%s.%s.part" % (path, os.urandom(8).hex())
     with open(part, "wb") as file:
         file.write(content)
     os.replace(part, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import os
 import socket
@@ -18,7 +19,7 @@ import pytest
 
 from launcher import bootstrap as module
 from launcher import transports
-from launcher.agent import wire
+from launcher.agent import seldom, wire
 from launcher.errors import NodeError, NodeUnusable
 from launcher.link import Link
 from tests.agent.far import PATIENCE, Node, hurried, send_instead
@@ -328,3 +329,21 @@ def test_goodbye_ends_the_agent_before_close_returns(node: Node) -> None:
     link, _ = node.connect()
     link.close()
     assert node.survivors() == []
+
+
+def test_nodes_that_share_a_home_take_an_agent_in_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where their processes have the same number, as those of containers often do."""
+    content = os.urandom(1000)
+    told, replace = b"%s %d\n" % (hashlib.sha256(content).hexdigest().encode(), len(content)), os.replace
+    others = [1]
+
+    def meanwhile(part: str, path: str) -> None:
+        if others:
+            others.pop()
+            seldom.receive(io.BytesIO(told + content), path)
+        replace(part, path)
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    path = tmp_path / "node" / "agents" / "a.pyz"
+    seldom.receive(io.BytesIO(told + content), str(path))
+    assert path.read_bytes() == content and os.listdir(path.parent) == ["a.pyz"]

@@ -95,6 +95,7 @@ class Coordinator:
             nodes = [{"rank": node.rank, "host": node.host.name} for node in self._plan.nodes]
             self._record({"type": "created", "nodes": nodes, "time": self._plan.created_at})
         self._record({"type": "coordinator", "pid": os.getpid(), "host": socket.gethostname()})
+        self._owner.on_replaced = lambda: self._told.put({"type": "leave"})
         threading.Thread(target=self._watch_for_cancel, name="cancel", daemon=True).start()
         while self._learn() and self._act(*decide(self.view, self._rules, self._clock.now())):
             self._save_state()

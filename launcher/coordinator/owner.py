@@ -7,6 +7,7 @@ import fcntl
 import os
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +31,8 @@ class Owner:
         self._trouble: str | None = None
         self._over = threading.Event()
         self._writing = threading.Lock()
+        self.on_replaced: Callable[[], None] = lambda: None
+        """called once the record is another coordinator's: somebody took over while nothing was heard of us"""
 
     def __enter__(self) -> Owner:
         self._fd = os.open(self._folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -77,10 +80,19 @@ class Owner:
                 self._write()
 
     def _beat(self) -> None:
+        missing = False
         while not self._over.wait(HEARTBEAT_SECONDS):
             # A full disk, or a folder that is gone, is not the heart's business.
             with contextlib.suppress(OSError):
-                self._write()
+                found = read_json(self._folder.owner)
+                if found is not None and any(found.get(key) != self._record[key] for key in ("host", "pid", "start_time")):
+                    self._over.set()
+                    self.on_replaced()
+                    return
+                # Who takes over removes the record first, and writes his own a moment later.
+                missing = found is None and not missing
+                if not missing:
+                    self._write()
 
     def _write(self) -> None:
         with self._writing:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import owner
 from launcher.agent import procs
 from launcher.store import read_json, write_json
 from tests.cluster.handle import Cluster
@@ -306,6 +307,18 @@ def test_a_job_of_another_machine_is_taken_over_only_when_asked(local: Desk, tmp
     go.touch()
     out = local.run("resume", "--take-over", job).stdout.splitlines()
     assert out[:-1] == ["[0] 1", "[0] 2", "[0] 3", "[0] 4"] and Path(out[-1]).is_dir()
+
+
+def test_a_coordinator_that_was_replaced_leaves_the_job(local: Desk, tmp_path: Path) -> None:
+    """Its machine slept, say, and somebody took over meanwhile: two would stop, collect and write against each other."""
+    go = tmp_path / "go"
+    job = local.detach("--command", f"until [ -e {go} ]; do sleep 0.1; done; echo done")
+    record, pid = local.folder() / "coordinator.json", local.coordinator()
+    write_json(record, {**read_json(record), "host": "elsewhere", "heartbeat": 1000.0})
+    eventually(lambda: owner.start_time(pid) is None, "the coordinator is gone")
+    assert local.json("status", job)["coordinator"] == "lost"
+    go.touch()
+    assert local.run("resume", "--take-over", job).stdout.splitlines()[0] == "[0] done"
 
 
 @pytest.mark.root

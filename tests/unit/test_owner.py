@@ -105,6 +105,33 @@ def test_a_lock_that_stays_is_somebody_elses(store: Store, monkeypatch: pytest.M
             raise AssertionError("two owners")
 
 
+def test_an_owner_that_was_replaced_says_so_and_leaves_the_record_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one on a laptop that slept, while somebody took over on another machine."""
+    monkeypatch.setattr(holding, "HEARTBEAT_SECONDS", 0.02)
+    folder = store.create("a-20250101-000000-aaaa")
+    replaced = threading.Event()
+    with Owner(folder) as held:
+        held.on_replaced = replaced.set
+        theirs = {**owner.here(), "host": "elsewhere", "heartbeat": 1.0}
+        write_json(folder.owner, theirs)
+        assert replaced.wait(60)
+        held.report("key unavailable")
+    assert read_json(folder.owner) == theirs
+
+
+def test_a_record_that_somebody_removed_is_written_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless another coordinator's comes in its place."""
+    monkeypatch.setattr(holding, "HEARTBEAT_SECONDS", 0.02)
+    folder = store.create("a-20250101-000000-aaaa")
+    with Owner(folder):
+        folder.owner.unlink()
+        deadline = time.monotonic() + 60
+        while read_json(folder.owner) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert read_json(folder.owner)["pid"] == os.getpid()
+
+
 def test_the_owner_beats_and_tells_its_trouble(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """`key unavailable` is read from the record; after the end nothing is written any more."""
     folder = store.create("a-20250101-000000-aaaa")

@@ -189,11 +189,13 @@ class Step:
         assert self._process is not None
         try:
             return listen(self._ports())
-        except LauncherError as error:
+        except (LauncherError, OSError) as error:
             self._process.kill()
             self._process.communicate()
             if isinstance(error, NodeGone):
                 raise
+            if isinstance(error, OSError):
+                raise NodeGone(f"this machine cannot be called back: {error.strerror}", where=self._where) from error
             raise NodeGone(error.what, where=self._where, lines=error.lines, next_step=error.next_step) from error
 
     def _work(self) -> None:
@@ -210,6 +212,11 @@ class Step:
                     for fd, what in ready:
                         self._attend(fd, what)
                     self._drop_slow_callers()
+        except BaseException:
+            # A fault of ours: with nobody to read what it says, srun would not come to its end.
+            assert self._process is not None
+            self._process.kill()
+            raise
         finally:
             self._conclude()
 

@@ -21,6 +21,7 @@ from launcher.agent import dial, procs
 from launcher.errors import NodeGone
 from launcher.model import Command, Host, JobSpec, Node, Plan
 from launcher.transports import srun
+from launcher.transports import step as step_module
 from launcher.transports.callers import listen
 from launcher.transports.srun import Order
 from launcher.transports.step import Step
@@ -215,6 +216,30 @@ def test_a_program_for_which_no_process_is_left_is_refused_and_the_task_goes_on(
     stub._obey(b"open 5 " + b"true".hex().encode())
     assert said == [b"ended 5 - " + b"Resource temporarily unavailable".hex().encode()]
     assert stub._programs == {} and os.listdir("/proc/self/fd") == before
+
+
+def test_a_machine_that_cannot_be_called_back_has_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor srun, of which each further node would otherwise start one more."""
+
+    def none_left(ports: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(step_module, "listen", none_left)
+    made = Step(Order("1", ("here",), sys.executable, program=PROGRAM), addresses=["127.0.0.1"])
+    for _ in range(2):
+        with pytest.raises(NodeGone, match="cannot be called back: Too many open files"):
+            made.transport(Host("here", "here"))
+    assert made._process is not None and made._process.returncode == -signal.SIGKILL
+
+
+def test_a_fault_of_the_thread_ends_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a task hears of it, however much srun has to say."""
+    monkeypatch.setattr(threading, "excepthook", lambda told: None)
+    monkeypatch.setattr(Step, "_accept", lambda self: 1 / 0)
+    made = Step(Order("1", ("here",), sys.executable, program=PROGRAM), addresses=["127.0.0.1"])
+    with pytest.raises(NodeGone, match="the step ended"):
+        made.transport(Host("here", "here"))
+    made.close()
 
 
 def test_a_task_tells_its_secret_to_nobody(step: Step) -> None:

@@ -411,7 +411,9 @@ def _said_by(job: TrainingJob) -> dict[str, Any]:
     """The arguments that would run a job again; secrets are masked in its folder, and stay so."""
     told = job.describe()
     folder = api.find(job.training_job_id)
-    spec = from_json(JobSpec, (read_json(folder.job) or {}).get("spec") or {"command": {}})
+    spec = from_json(JobSpec, (read_json(folder.job) or {})["spec"])
+    if spec.command == Command():
+        raise ValueError("no command")
     plan = folder.read_plan()
     git = spec.git and {key: value for key, value in dataclasses.asdict(spec.git).items() if value is not None}
     return {

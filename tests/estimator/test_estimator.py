@@ -168,7 +168,8 @@ def test_an_attached_estimator_has_every_setting_of_the_job(office: Desk, tmp_pa
     assert [[node["host"]["name"] for node in plan["nodes"]] for plan in plans] == [["c", "a"]] * 2
     differ = [key for key, value in plans[0]["spec"].items() if plans[1]["spec"][key] != value]
     assert not differ, differ
-    for odd in ("3", '{"spec": {"command": null}}', '{"spec": {"command": {}, "git": {}}}', '{"spec": {"env": 3}}'):
+    no_command = ["3", "[]", "{}", '{"spec": {"command": {}}}', '{"spec": {"command": null}}']
+    for odd in (*no_command, '{"spec": {"command": {}, "git": {}}}', '{"spec": {"env": 3}}'):
         (office.folder(first.training_job_id) / "job.json").write_text(odd)
         with pytest.raises(UsageError, match="does not say what it was asked for"):
             Estimator.attach(first.training_job_id)

@@ -10,6 +10,7 @@ import os
 import time
 
 from launcher.agent import facts, lean
+from launcher.agent.layout import part_of
 from launcher.agent.spool import Spool
 
 _SECONDS = 60
@@ -195,7 +196,7 @@ def _apptainer(session, kind, name, programs, pull=True):
         return {"absent": ""}
     if not os.path.exists(image):
         os.makedirs(os.path.dirname(image), exist_ok=True)
-        part = "%s.%s.part" % (image, os.urandom(8).hex())
+        part = part_of(image)
         _pull(session, [program, "pull", part, source], source)
         os.replace(part, image)
     return dict(_machine(kind), program=program, image=image)

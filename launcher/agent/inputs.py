@@ -16,6 +16,7 @@ import os
 import stat
 
 from launcher.agent import credentials, lean, mirror, node, stores
+from launcher.agent.layout import part_of
 from launcher.agent.wire import raw
 
 _FETCH = r"""
@@ -194,7 +195,7 @@ def _real_directory(path):
 
 
 def _point(at, target):
-    unfinished = "%s.%s.part" % (at, os.urandom(8).hex())
+    unfinished = part_of(at)
     os.symlink(target, unfinished)
     os.replace(unfinished, at)
 

@@ -9,6 +9,8 @@ import marshal
 import os
 import zipfile
 
+from launcher.agent.layout import part_of
+
 _FUTURE = b"from __future__ import annotations"
 _WHOLE = b"whole"
 
@@ -19,7 +21,7 @@ def compile_into(plain, compiled):
     First comes {module: (begin, end)}, counted from the end of the file; then their marshalled code, one after the other; then,
     from where "" says on, a word that says that nothing is lacking.
     """
-    part = "%s.%s.part" % (compiled, os.urandom(8).hex())
+    part = part_of(compiled)
     try:
         with zipfile.ZipFile(plain) as source:
             codes = {_module(name): _byte_code(source.read(name), name) for name in source.namelist()}

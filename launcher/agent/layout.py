@@ -20,6 +20,14 @@ CHANNELS = ("model", "checkpoints", "tensorboard")
 HYPERPARAMETERS = "hyperparameters.json"
 
 
+def part_of(path):
+    """Beside ``path``, the name under which it is written until it is whole.
+
+    Nobody else's: nodes that share a home may be at it, too, and in containers processes have the same few numbers.
+    """
+    return "%s.%s.part" % (path, os.urandom(8).hex())
+
+
 class Layout:
     """The paths below one workdir (str, `~` allowed).  A name that could lead out of it raises ValueError."""
 

@@ -6,6 +6,7 @@ Runs on the nodes: standard library only, Python 3.8.
 import os
 
 from launcher.agent import lean
+from launcher.agent.layout import part_of
 
 
 def config(session, request):
@@ -16,7 +17,7 @@ def config(session, request):
         target = os.path.join(folder, name)
         if os.path.basename(name) != name or name in ("", ".", ".."):
             raise ValueError("not a plain name: %r" % name)
-        part = "%s.%d.part" % (target, os.getpid())
+        part = part_of(target)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(lean.dumps(value) + "\n")
         os.replace(part, target)

@@ -36,7 +36,7 @@ def receive(reader, path):
     # Nobody else reads what is to lie there: code, data, logs.
     for folder in (os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    # Of nodes that share a home others may be at it, too, with our number: containers have the same few.
+    # As layout.part_of, of which nothing is here yet.
     part = "%s.%s.part" % (path, os.urandom(8).hex())
     with open(part, "wb") as file:
         file.write(content)

@@ -119,8 +119,7 @@ class Coordinator:
             untold = self._steps.let_nothing_run()
             message = f"a fault of the launcher itself: {type(error).__name__}: {error}; see {self._folder.coordinator_log}"
             if untold:
-                step = f"launcher gc {self._folder.job_id} ends what still runs there"
-                message += f"\n  not reached to stop the command: {', '.join(untold)}\n  next: {step}"
+                message += f"\n  {untold}"
             self._end({"status": "Failed", "reason_code": "InternalError", "reason_message": message, "exit_code": 70})
 
     def _act(self, step: Step, why: str) -> bool:

@@ -87,8 +87,8 @@ class Steps:
         self._wish(ranks, 0, "cancel")
         return set(ranks)
 
-    def let_nothing_run(self) -> list[str]:
-        """Before a fault of ours ends the job: what runs is ended now; the names of the hosts where it may still run."""
+    def let_nothing_run(self) -> str | None:
+        """Before a fault of ours ends the job: what runs is ended now; a sentence about hosts where it may still run."""
         from launcher.coordinator.last_stop import stop_now
 
         fleet, self._fleet = self._fleet, None
@@ -101,7 +101,10 @@ class Steps:
         if fleet is not None:
             with contextlib.suppress(LauncherError):
                 fleet.close()
-        return untold
+        if not untold:
+            return None
+        step = f"launcher gc {self._folder.job_id} ends what still runs there"
+        return f"not reached to stop the command: {', '.join(untold)}\n  next: {step}"
 
     def greet_again(self, rank: int) -> None:
         """A node is back: tell it what it may have missed."""
@@ -175,7 +178,9 @@ class Steps:
         except LauncherError:
             if view.starting:
                 # A coordinator before us may have started the command on some of them.
-                self._stop_for_good()
+                untold = self.let_nothing_run()
+                if untold:
+                    self._note(f"warning: {untold}")
             raise
         unseen = allocated.not_shared(self._plan, str(self._folder.root), self._facts)
         if unseen is not None:
@@ -186,12 +191,6 @@ class Steps:
         if environ.starts_processes(self._plan.spec.command):
             reached["processes"] = sum(node["nproc"] for node in nodes)
         return [reached, *({"type": "note", "message": f"warning: {text}"} for text in reach.warnings(self._plan, self._facts))]
-
-    def _stop_for_good(self) -> None:
-        untold = self.let_nothing_run()
-        if untold:
-            step = f"launcher gc {self._folder.job_id} ends what still runs there"
-            self._note(f"warning: not reached to stop the command: {', '.join(untold)}\n  next: {step}")
 
     def _reached_node(self, rank: int) -> Event:
         facts, node = self._facts[rank], self._plan.nodes[rank]

@@ -190,8 +190,8 @@ class Store:
             raise UsageError(f"cannot make the job folder: {error.strerror}", where=str(self.jobs), next_step=step) from error
         return Folder(root)
 
-    def folders(self) -> Iterator[Folder]:
-        """Every job's folder, oldest first."""
+    def folders(self, beginning: str = "") -> Iterator[Folder]:
+        """The folder of every job whose id begins so, oldest first; which that is, is read from each of them."""
         try:
             entries = [entry for entry in os.scandir(self.jobs) if entry.is_dir() and not entry.name.startswith(".")]
         except FileNotFoundError:
@@ -199,21 +199,21 @@ class Store:
         except OSError as error:
             step = "name another place by LAUNCHER_HOME"
             raise UsageError(f"the jobs cannot be read: {error.strerror}", where=str(self.jobs), next_step=step) from error
-        yield from sorted((Folder(Path(entry.path)) for entry in entries), key=lambda folder: (_created(folder), folder.job_id))
+        found = [Folder(Path(entry.path)) for entry in entries if entry.name.startswith(beginning)]
+        yield from sorted(found, key=lambda folder: (_created(folder), folder.job_id))
 
     def find(self, name: str) -> Folder:
         """The job of that id, of that unique prefix, or the `latest`; JobNotFound names the candidates."""
         exact = self.jobs / name
         if name and "/" not in name and name not in (".", "..", LATEST) and os.path.isdir(exact):
             return Folder(exact)
-        folders = list(self.folders())
         if name == LATEST:
-            found = folders[-1:]
+            found = list(self.folders())[-1:]
         else:
-            found = [folder for folder in folders if name and folder.job_id.startswith(name)]
+            found = list(self.folders(name)) if name else []
         if len(found) == 1:
             return found[0]
-        raise _not_found(name, found, folders, self.jobs)
+        raise _not_found(name, found, list(self.folders()), self.jobs)
 
 
 def _created(folder: Folder) -> float:
@@ -248,4 +248,3 @@ def _not_found(name: str, found: list[Folder], folders: list[Folder], where: Pat
     names = [folder.job_id for folder in folders]
     close = difflib.get_close_matches(name, names, n=3) or names[-3:]
     return JobNotFound(f"no job {name!r}", where=str(where), problems=close, next_step="launcher list")
-

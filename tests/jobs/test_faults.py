@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -321,49 +323,48 @@ def test_a_coordinator_that_was_replaced_leaves_the_job(local: Desk, tmp_path: P
     assert local.run("resume", "--take-over", job).stdout.splitlines()[0] == "[0] done"
 
 
+@contextlib.contextmanager
+def at_home_on(tmp_path: Path, size: str) -> Iterator[Desk]:
+    """Nodes simulated on this machine; the home is on a disk of that size, and what the nodes have is on another."""
+    home, inventory = tmp_path / "home", tmp_path / "cluster.yaml"
+    home.mkdir()
+    (tmp_path / "work").mkdir()
+    inventory.write_text(f"backend: local\ndefaults: {{workdir: {tmp_path}/work}}\n")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(home)], check=True)
+    desk = Desk(home, ("--cluster", str(inventory)))
+    try:
+        yield desk
+    finally:
+        desk.end_everything()
+        subprocess.run(["umount", "-l", str(home)], check=True)
+
+
 @pytest.mark.root
 def test_a_failed_collection_can_be_resumed(tmp_path: Path) -> None:
     """No room here: Failed, CollectFailed, exit 69, the outputs stay on the nodes; with room `resume` brings them, untrained."""
-    (tmp_path / "home").mkdir()
-    (tmp_path / "work").mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(tmp_path / "home")], check=True)
-    try:
-        inventory = tmp_path / "cluster.yaml"
-        inventory.write_text(f"backend: local\ndefaults: {{workdir: {tmp_path}/work}}\n")
-        desk = Desk(tmp_path / "home", ("--cluster", str(inventory)))
+    with at_home_on(tmp_path, "24m") as desk:
         command = "echo trained; head -c 30000000 /dev/zero > $PAI_OUTPUT_MODEL/big"
         done = desk.submit("--nodes", "1", "--command", command, check=69)
         assert desk.json("status", "latest")["reason_code"] == "CollectFailed"
         assert "launcher resume" in done.stderr
         desk.run("gc", "--yes")
-        subprocess.run(["mount", "-o", "remount,size=100m", str(tmp_path / "home")], check=True)
+        subprocess.run(["mount", "-o", "remount,size=100m", str(desk.home)], check=True)
         done = desk.run("resume", "latest")
         assert Path(done.stdout.splitlines()[-1], "big").stat().st_size == 30000000
         assert desk.log(0) == b"trained\n"
         assert desk.json("status", "latest")["status"] == "Succeed"
         assert desk.run("resume", "latest", check=2).stderr.startswith("error:")
-    finally:
-        subprocess.run(["umount", "-l", str(tmp_path / "home")], check=True)
 
 
 @pytest.mark.root
 def test_a_disk_that_fills_up_meanwhile_is_told_and_the_job_goes_on(tmp_path: Path) -> None:
     """Exit code 74 where no coordinator has room to work; with room `attach` shows all, no line lost or twice."""
-    (tmp_path / "home").mkdir()
-    (tmp_path / "work").mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path / "home")], check=True)
-    try:
-        inventory = tmp_path / "cluster.yaml"
-        inventory.write_text(f"backend: local\ndefaults: {{workdir: {tmp_path}/work}}\n")
-        desk = Desk(tmp_path / "home", ("--cluster", str(inventory)))
+    with at_home_on(tmp_path, "1m") as desk:
         done = desk.submit("--nodes", "1", "--command", "seq 300000", check=74)
         assert "No space left on device" in done.stderr and "launcher attach" in done.stderr
-        subprocess.run(["mount", "-o", "remount,size=50m", str(tmp_path / "home")], check=True)
+        subprocess.run(["mount", "-o", "remount,size=50m", str(desk.home)], check=True)
         desk.run("attach", "latest")
         assert desk.log(0) == b"".join(b"%d\n" % number for number in range(1, 300001))
-    finally:
-        desk.end_everything()
-        subprocess.run(["umount", "-l", str(tmp_path / "home")], check=True)
 
 
 JUMPING = """
